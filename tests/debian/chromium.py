@@ -1,6 +1,6 @@
-"""A real Chromium without a window, spoken to by its DevTools protocol over two pipes.
+"""A headless Chromium, controlled with the DevTools protocol over two pipes.
 
-Its profile is its own folder, and it ends with the `with` statement, whatever happens.
+It has a temporary profile, and always ends with the `with` block.
 """
 
 from __future__ import annotations
@@ -20,20 +20,20 @@ from pathlib import Path
 from typing import Any
 
 PATIENCE = 120.0
-"""Seconds for an answer; the first one waits for its start, on a busy machine too."""
+"""Seconds to wait for a response; the first one includes Chromium's startup."""
 
 Message = dict[str, Any]
 
 
 class ChromiumError(Exception):
-    """It did not do what it was asked for; the text has its own words."""
+    """Chromium failed or did not respond; the text has its message."""
 
 
 @contextmanager
 def chromium() -> Iterator[Tab]:
     program = shutil.which("chromium")
     if program is None:
-        raise ChromiumError("there is no chromium; run this by: make test-debian")
+        raise ChromiumError("chromium not found; run: make test-debian")
     with tempfile.TemporaryDirectory(
         prefix="holdfast-chromium-", ignore_cleanup_errors=True
     ) as folder:
@@ -43,7 +43,7 @@ def chromium() -> Iterator[Tab]:
         options += ["--no-first-run", "--disable-background-networking", "--hide-scrollbars"]
         options += ["--remote-debugging-pipe", f"--user-data-dir={folder}", "about:blank"]
         log = Path(folder) / "log"
-        # the protocol has it read from descriptor 3 and write to 4
+        # Chromium reads the protocol from descriptor 3 and writes to 4
         redirect = ["bash", "-c", f'exec "$0" "$@" 3<&{to_read} 4>&{from_write}', program, *options]
         with log.open("wb") as output:
             process = subprocess.Popen(
@@ -66,7 +66,7 @@ def chromium() -> Iterator[Tab]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait until it has ended, as it does when its pipes close; end its whole group otherwise."""
+    """Wait until it ends, which closing its pipes causes; otherwise kill its process group."""
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
@@ -75,7 +75,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 class Tab:
-    """One tab: pages are opened in it, and looked at."""
+    """A browser tab, which opens and inspects pages."""
 
     def __init__(self, write: int, read: int, log: Path) -> None:
         self._write, self._read, self._log = write, read, log
@@ -100,14 +100,14 @@ class Tab:
             self._take(time.monotonic() + PATIENCE)
 
     def evaluate(self, script: str) -> Any:
-        """Give the value of an expression in the page, by the debugger: the page runs nothing."""
+        """Return the value of an expression, by the debugger: page scripts are disabled."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         if "exceptionDetails" in answer:
             raise ChromiumError(str(answer["exceptionDetails"]))
         return answer["result"].get("value")
 
     def window(self, width: int, height: int, *, dark: bool = False) -> None:
-        """Give the window a size in pixels, and say which colours its user likes."""
+        """Set the window's size in pixels, and the user's preferred colour scheme."""
         size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
         self.call("Emulation.setDeviceMetricsOverride", **size)
         scheme = {"name": "prefers-color-scheme", "value": "dark" if dark else "light"}
@@ -132,7 +132,7 @@ class Tab:
                 return dict(answer["result"])
 
     def _take(self, deadline: float) -> Message:
-        """Take the next message; events are kept."""
+        """Return the next message; add it to `events` if it is one."""
         while b"\0" not in self._rest:
             if not select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise ChromiumError(
@@ -140,7 +140,7 @@ class Tab:
                 )
             part = os.read(self._read, 1 << 20)
             if not part:
-                raise ChromiumError(f"it has ended\n{self._log.read_text()[-2000:]}")
+                raise ChromiumError(f"Chromium has exited\n{self._log.read_text()[-2000:]}")
             self._rest += part
         text, _, self._rest = self._rest.partition(b"\0")
         message = dict(json.loads(text))

@@ -1,4 +1,4 @@
-"""The completion scripts in the shells themselves."""
+"""The completion scripts, run in real shells."""
 
 import os
 import subprocess

@@ -1,4 +1,4 @@
-"""The shipped alerts, as Prometheus' own promtool reads them, and when they fire."""
+"""The shipped alerts, checked with promtool: their syntax, and when they fire."""
 
 import re
 import subprocess
@@ -14,7 +14,7 @@ RULES = Path(__file__).parents[2] / "manifests" / "monitoring" / "rules.yaml"
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    """The alerts as Prometheus gets them from its operator."""
+    """The alerts as the Prometheus operator passes them to Prometheus."""
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(RULES.read_text())["spec"]))
     return path
@@ -31,17 +31,17 @@ def test_promtool_accepts_the_rules(rules: Path) -> None:
     assert f"SUCCESS: {count} rules found" in done.stdout
 
 
-def test_promtool_rejects_wrong_rules(rules: Path) -> None:
+def test_promtool_rejects_invalid_rules(rules: Path) -> None:
     rules.write_text(rules.read_text().replace("expr: ", "expr: sum(", 1))
     assert promtool("check", "rules", str(rules)).returncode != 0
 
 
 Series = Mapping[str, str]
-"""What Prometheus sees of each series, a value a minute, as promtool has it written."""
+"""The values of each series, one per minute, in promtool's notation."""
 
 LEAF, CA = (f"holdfast_{one}_expiry_timestamp_seconds" for one in ("certificate", "ca"))
 UNCERTAIN, REGISTERED = "holdfast_clock_uncertainty_seconds", "holdfast_webhooks_registered"
-BACK = "holdfast_vm_pods_kept_back"
+KEPT_BACK = "holdfast_vm_pods_kept_back"
 
 
 def reviews(outcome: str, values: str) -> Series:
@@ -54,9 +54,9 @@ def decisions(status: str, values: str) -> Series:
     return {f"holdfast_plugin_execution_duration_seconds_count{{{labels}}}": values}
 
 
-def late(in_time: int, all_of_them: int) -> Series:
-    """So many releases a minute are at most 5 s late, and all at most 15 s."""
-    counts = {"5.0": in_time, "15.0": all_of_them, "+Inf": all_of_them}
+def late(in_time: int, total: int) -> Series:
+    """Releases per minute: `in_time` are at most 5 s late, and all are at most 15 s late."""
+    counts = {"5.0": in_time, "15.0": total, "+Inf": total}
     return {
         f'holdfast_release_lateness_seconds_bucket{{le="{le}"}}': f"0+{count}x60"
         for le, count in counts.items()
@@ -73,14 +73,14 @@ def slow(point: str) -> Series:
     }
 
 
-def ends(metric: str, days: int) -> Series:
-    """So many days, and five minutes, are left at the start; who has none yet says 0."""
+def expires(metric: str, days: int) -> Series:
+    """A certificate expires in `days` and five minutes; a pod without one reports 0."""
     left = f"{days * 86_400 + 300}x60"
     return {f'{metric}{{pod="a"}}': left, f'{metric}{{pod="b"}}': "0x60"}
 
 
-def led(metric: str, leader: str, standby: str) -> Series:
-    """Two controllers have this metric, of which the first leads."""
+def by_leader(metric: str, leader: str, standby: str) -> Series:
+    """Two controllers report this metric; the first one is the leader."""
     return {
         f'{metric}{{pod="a"}}': leader,
         f'{metric}{{pod="b"}}': standby,
@@ -108,7 +108,7 @@ FIRES = [
         id="no controller in one cluster of two",
     ),
     pytest.param("HoldfastNoServer", {"up": "1x20"}, 0, "", id="no server"),
-    pytest.param("HoldfastNoServer", {LEAF: "9x2 stale"}, 3, "", id="the servers vanish"),
+    pytest.param("HoldfastNoServer", {LEAF: "9x2 stale"}, 3, "", id="servers disappear"),
     pytest.param(
         "HoldfastNoServer",
         {f'{LEAF}{{cluster="a"}}': "9x60", f'{LEAF}{{cluster="b"}}': "9x2 stale"},
@@ -117,11 +117,15 @@ FIRES = [
         id="no server in one cluster of two",
     ),
     pytest.param("HoldfastPermitFails", decisions("Error", "0+1x30"), 4, "", id="a plugin fails"),
-    pytest.param("HoldfastPermitFails", decisions("Error", "0x5 4x60"), 6, "", id="at once"),
+    pytest.param(
+        "HoldfastPermitFails", decisions("Error", "0x5 4x60"), 6, "", id="four failures at once"
+    ),
     pytest.param("HoldfastFrozen", {"holdfast_freezes": "NaN 0x2 2x1500"}, 4, "2", id="freezes"),
     pytest.param("HoldfastReleasesLate", late(0, 6), 1, "14.9s", id="all are late"),
     pytest.param("HoldfastReleasesLate", late(40, 41), 1, "10.9s", id="one of 41 is late"),
-    pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0x2 2x20", "0x40"), 3, "", id="clock"),
+    pytest.param(
+        "HoldfastClockUnknown", by_leader(UNCERTAIN, "0x2 2x20", "0x40"), 3, "", id="clock"
+    ),
     pytest.param("HoldfastReviewsFail", reviews("failed", "0+1x30"), 4, "", id="failed"),
     pytest.param("HoldfastReviewsFail", reviews("bad", "0+1x30"), 4, "", id="no reviews"),
     pytest.param("HoldfastReviewsFail", reviews("failed", "0x5 40x60"), 6, "", id="a burst"),
@@ -129,10 +133,14 @@ FIRES = [
     pytest.param(
         "HoldfastRefusalsSpike", reviews("refused", "0x60 0+30x40"), 62, "180", id="refusals"
     ),
-    pytest.param("HoldfastCertificateExpires", ends(LEAF, 7), 6, "6d 23h 49m 0s", id="leaf"),
-    pytest.param("HoldfastAuthorityExpires", ends(CA, 30), 6, "29d 23h 49m 0s", id="CA"),
+    pytest.param("HoldfastCertificateExpires", expires(LEAF, 7), 6, "6d 23h 49m 0s", id="leaf"),
+    pytest.param("HoldfastAuthorityExpires", expires(CA, 30), 6, "29d 23h 49m 0s", id="CA"),
     pytest.param(
-        "HoldfastWebhooksUnregistered", led(REGISTERED, "1x2 0x20", "1x40"), 3, "", id="webhooks"
+        "HoldfastWebhooksUnregistered",
+        by_leader(REGISTERED, "1x2 0x20", "1x40"),
+        3,
+        "",
+        id="webhooks",
     ),
     pytest.param(
         "HoldfastWebhooksUnregistered",
@@ -145,26 +153,26 @@ FIRES = [
         "",
         id="webhooks of one cluster of two",
     ),
-    pytest.param("HoldfastVmsKeptBack", {BACK: "0x2 3x20"}, 3, "3", id="VMs"),
+    pytest.param("HoldfastVmsKeptBack", {KEPT_BACK: "0x2 3x20"}, 3, "3", id="VMs"),
 ]
-"""An alert, what is seen each minute, from which minute on it fires, and the value shown."""
+"""An alert, its series, the minute from which its expression is true, and the value shown."""
 
 HOUR = range(60)
 QUIET = [
     pytest.param(
-        "HoldfastPodsOverdue", {"holdfast_overdue_pods": "0x2 3x1 0x2 3x1 0x60"}, HOUR, id="moments"
+        "HoldfastPodsOverdue", {"holdfast_overdue_pods": "0x2 3x1 0x2 3x1 0x60"}, HOUR, id="briefly"
     ),
     pytest.param(
         "HoldfastNoLeader",
         {'holdfast_leader{pod="a"}': "1x2 0x60", 'holdfast_leader{pod="b"}': "0x3 1x60"},
         HOUR,
-        id="the lead changes hands",
+        id="leader changes",
     ),
     pytest.param(
         "HoldfastNoServer",
         {f'{LEAF}{{pod="a"}}': "9x60", f'{LEAF}{{pod="b"}}': "9x2 stale"},
         HOUR,
-        id="one server of two is left",
+        id="one of two servers left",
     ),
     pytest.param("HoldfastPermitFails", decisions("Wait", "0+9x60"), HOUR, id="pods wait"),
     pytest.param("HoldfastPermitFails", decisions("Error", "0x5 1x60"), HOUR, id="fails once"),
@@ -176,34 +184,38 @@ QUIET = [
     ),
     pytest.param("HoldfastReleasesLate", late(199, 200), HOUR, id="one of 200 is late"),
     pytest.param("HoldfastReleasesLate", late(0, 0), HOUR, id="no release"),
-    pytest.param("HoldfastClockUnknown", led(UNCERTAIN, "0.5x60", "2x60"), HOUR, id="standby's"),
+    pytest.param(
+        "HoldfastClockUnknown", by_leader(UNCERTAIN, "0.5x60", "2x60"), HOUR, id="standby only"
+    ),
     pytest.param("HoldfastReviewsFail", reviews("refused", "0+9x60"), HOUR, id="refusals"),
-    pytest.param("HoldfastReviewsFail", reviews("failed", "0x5 1x60"), HOUR, id="a single one"),
+    pytest.param("HoldfastReviewsFail", reviews("failed", "0x5 1x60"), HOUR, id="one failure"),
     pytest.param("HoldfastReviewsSlow", slow("release"), HOUR, id="slow at release"),
     pytest.param("HoldfastRefusalsSpike", reviews("refused", "0+1x60"), HOUR, id="a few refusals"),
     pytest.param(
         "HoldfastRefusalsSpike",
         reviews("refused", "0+30x1500"),
         range(1450, 1500),
-        id="as many refusals as all day",
+        id="as many refusals as before",
     ),
-    pytest.param("HoldfastCertificateExpires", ends(LEAF, 8), HOUR, id="leaf"),
-    pytest.param("HoldfastAuthorityExpires", ends(CA, 31), HOUR, id="CA"),
+    pytest.param("HoldfastCertificateExpires", expires(LEAF, 8), HOUR, id="leaf"),
+    pytest.param("HoldfastAuthorityExpires", expires(CA, 31), HOUR, id="CA"),
     pytest.param(
         "HoldfastWebhooksUnregistered",
-        led(REGISTERED, "1x60", "0x60"),
+        by_leader(REGISTERED, "1x60", "0x60"),
         HOUR,
-        id="standby knows not",
+        id="standby reports 0",
     ),
     pytest.param(
         "HoldfastWebhooksUnregistered",
-        led(REGISTERED, " ".join(["NaN"] * 60), " ".join(["NaN"] * 60)),
+        by_leader(REGISTERED, " ".join(["NaN"] * 60), " ".join(["NaN"] * 60)),
         HOUR,
         id="registered without Holdfast",
     ),
-    pytest.param("HoldfastVmsKeptBack", {BACK: "0x2 3x4 0x2 3x4 0x60"}, HOUR, id="VMs for moments"),
+    pytest.param(
+        "HoldfastVmsKeptBack", {KEPT_BACK: "0x2 3x4 0x2 3x4 0x60"}, HOUR, id="VMs briefly"
+    ),
 ]
-"""An alert, what is seen each minute, and the minutes in which that is right."""
+"""An alert, its series, and the minutes in which it must not fire."""
 
 
 def alerts(rules: Path) -> dict[str, Any]:
@@ -213,7 +225,7 @@ def alerts(rules: Path) -> dict[str, Any]:
 def check(
     rules: Path, alert: str, series: Series, expected: Iterable[tuple[int, list[Any]]]
 ) -> None:
-    """Have promtool play the series, and see what the alert does at these minutes."""
+    """Check with promtool which alerts the series cause at these minutes."""
     test = {
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
@@ -229,7 +241,7 @@ def check(
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_every_alert_is_tested_both_ways(rules: Path) -> None:
+def test_every_alert_has_positive_and_negative_cases(rules: Path) -> None:
     assert {row.values[0] for row in FIRES} == set(alerts(rules))
     assert {row.values[0] for row in QUIET} == set(alerts(rules))
 
@@ -242,13 +254,13 @@ def test_alert_fires_on_time(
     waits = int(rule["for"][:-1]) * {"m": 1, "d": 24 * 60}[rule["for"][-1]]
     labels = dict(re.findall(r'(extension_point|cluster|plugin)="(\w+)"', " ".join(series)))
 
-    def told(text: str) -> str:
+    def expand(text: str) -> str:
         text = re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], text)
         return re.sub(r"{{ \$value( \| \w+)? }}", value, text)
 
     shown = {
         "exp_labels": {**rule["labels"], **labels},
-        "exp_annotations": {key: told(text) for key, text in rule["annotations"].items()},
+        "exp_annotations": {key: expand(text) for key, text in rule["annotations"].items()},
     }
     check(rules, alert, series, [(minute + waits - 1, []), (minute + waits, [shown])])
 

@@ -1,6 +1,6 @@
-"""The status page of a running controller in a real Chromium: what it shows, to whom, and how.
+"""The status page of a running controller, in a real Chromium.
 
-`HOLDFAST_PICTURES=docs/images make test-debian` takes the pictures of the pages again.
+`HOLDFAST_PICTURES=docs/images make test-debian` updates the screenshots in the docs.
 """
 
 import os
@@ -20,13 +20,13 @@ from tests.e2e.test_cli import CRDS
 
 PICTURES = Path(os.environ.get("HOLDFAST_PICTURES", "build/pictures"))
 MINUTES = (5, 9, 9, 10, 10, 10, 22, 22, 35, 48, 48, 56)
-"""After which the pods that are shown go."""
+"""Until the shown pods are released."""
 WIDTHS = (320, 768, 1_100)
-"""Pixels: a phone, a tablet and a desk."""
-LARGEST = 200_000
-"""Bytes of a picture in the pages."""
-READABLE = 4.5
-"""The least contrast between text and what is behind it (WCAG 2.1, level AA)."""
+"""Pixels: phone, tablet and desktop."""
+MAX_BYTES = 200_000
+"""Maximum size of a screenshot in the docs."""
+MIN_CONTRAST = 4.5
+"""The minimum contrast between text and its background (WCAG 2.1, level AA)."""
 LANDMARKS = {"banner", "main"}
 
 CONTRASTS = """
@@ -115,13 +115,13 @@ def test_page_shows_held_released_and_sticky(tab: Tab) -> None:
         assert wanted in text
 
 
-def test_page_loads_without_errors_or_foreign_requests(tab: Tab, url: str) -> None:
-    asked = [
+def test_page_loads_without_errors_or_external_requests(tab: Tab, url: str) -> None:
+    requested = [
         event["params"]["request"]["url"]
         for event in tab.events
         if event["method"] == "Network.requestWillBeSent"
     ]
-    assert [one for one in asked if not one.endswith("favicon.ico")] == [url]
+    assert [one for one in requested if not one.endswith("favicon.ico")] == [url]
     assert [event for event in tab.events if event["method"] == "Log.entryAdded"] == []
     assert [event for event in tab.events if event["method"] == "Runtime.consoleAPICalled"] == []
 
@@ -154,21 +154,21 @@ def test_page_is_accessible_to_screen_readers(tab: Tab) -> None:
 
 
 @pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
-def test_all_text_can_be_read(tab: Tab, dark: bool) -> None:
+def test_text_contrast_is_sufficient(tab: Tab, dark: bool) -> None:
     tab.window(1100, 900, dark=dark)
     found = tab.evaluate(CONTRASTS)
     assert len(found) > 50
-    assert [(text, round(ratio, 1)) for text, ratio in found if ratio < READABLE] == []
+    assert [(text, round(ratio, 1)) for text, ratio in found if ratio < MIN_CONTRAST] == []
 
 
 def test_contrast_check_detects_pale_text(tab: Tab, url: str) -> None:
     tab.window(1100, 900)
     tab.evaluate("document.querySelector('h1').style.color = '#aaa'")
-    assert dict(tab.evaluate(CONTRASTS))["H1 Holdfast"] < READABLE
+    assert dict(tab.evaluate(CONTRASTS))["H1 Holdfast"] < MIN_CONTRAST
     tab.open(url)
 
 
-def test_filter_links_lead_to_a_namespace_and_an_owner(tab: Tab, url: str) -> None:
+def test_links_open_a_namespace_and_pause_refreshing(tab: Tab, url: str) -> None:
     tab.open(tab.evaluate("document.querySelector('table a').href"))
     assert "Namespace shop, by owner" in tab.evaluate("document.body.innerText")
     tab.open(tab.evaluate("document.querySelector('header a').href"))
@@ -178,7 +178,7 @@ def test_filter_links_lead_to_a_namespace_and_an_owner(tab: Tab, url: str) -> No
 
 @pytest.mark.parametrize("width", WIDTHS)
 @pytest.mark.parametrize("path", ["", "?namespace=shop"])
-def test_page_does_not_scroll_sideways(tab: Tab, url: str, width: int, path: str) -> None:
+def test_page_does_not_scroll_horizontally(tab: Tab, url: str, width: int, path: str) -> None:
     tab.window(width, 900)
     tab.open(url + path)
     assert tab.evaluate("document.documentElement.scrollWidth") <= width
@@ -195,6 +195,6 @@ def test_screenshots_are_taken(tab: Tab, url: str, width: int, dark: bool) -> No
     taken = tab.picture()
     assert taken.startswith(b"\x89PNG")
     assert struct.unpack(">II", taken[16:24]) == (width, height)
-    assert len(taken) < LARGEST
+    assert len(taken) < MAX_BYTES
     PICTURES.mkdir(parents=True, exist_ok=True)
     (PICTURES / f"status-page-{width}-{'dark' if dark else 'light'}.png").write_bytes(taken)

@@ -1,4 +1,4 @@
-"""Acting as a ServiceAccount of the shipped manifests, with its rights and no more."""
+"""Kubeconfigs for the ServiceAccounts of the shipped manifests, with exactly their rights."""
 
 import base64
 from pathlib import Path
@@ -13,7 +13,7 @@ _LIFETIME = "24h"
 
 
 def kubevirt_rights(process: str = "controller") -> Path:
-    """Find the shipped manifest of what the controller, or the webhook, may do besides with VMs."""
+    """Return the shipped manifest with the additional rights on VMs of a process."""
     return MANIFESTS / "kubevirt" / f"{process}.yaml"
 
 

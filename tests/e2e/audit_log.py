@@ -20,7 +20,7 @@ _GUARDED = re.compile(r"needs the verb '(\w+)' on holds.holdfast.dev")
 
 @dataclass(frozen=True)
 class Request:
-    """One request, and its answer; `group` is empty for the core group."""
+    """A request and its response; `group` is empty for the core group."""
 
     account: str
     verb: str
@@ -31,7 +31,7 @@ class Request:
     status: int
     said: str
     at: float
-    """When it was received, in seconds since 1970."""
+    """The time at which it was received, in seconds since 1970."""
 
     @classmethod
     def read(cls, account: str, event: Object) -> Request:
@@ -50,10 +50,11 @@ class Request:
 
     @property
     def needed(self) -> Sequence[tuple[str, str, str]]:
-        """Give group, resource and verb of each right that it needed; where it was refused, lacked.
+        """Return group, resource and verb of each right that was needed, or missing if forbidden.
 
-        To make an object by an update or an apply takes the right to create it as well; where that
-        is missing, Kubernetes 1.30 names no verb. And who lets a pod go needs what the guard asks.
+        Creating an object by an update or an apply also needs the right to create it; if that is
+        missing, Kubernetes 1.30 names no verb. To release a pod takes the verb that the guard
+        requires, too.
         """
         if guarded := _GUARDED.search(self.said):
             return [("holdfast.dev", "holds", guarded[1])]
@@ -66,7 +67,7 @@ class Request:
 
 class AuditLog:
     def __init__(self, path: Path, accounts: Mapping[str, str]) -> None:
-        """Read it; `accounts` has the name that each account goes by here, by its user name."""
+        """Open the log; `accounts` maps user names to the names that are used here."""
         self._file = path.open("rb")
         self._rest = b""
         self._accounts = accounts
@@ -77,7 +78,7 @@ class AuditLog:
         self._file.close()
 
     def requests(self) -> list[Request]:
-        """Give all requests so far, in the order of their answers."""
+        """Return all requests so far, in the order of their responses."""
         *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
         for line in lines:
             if any(mark in line for mark in self._marks):

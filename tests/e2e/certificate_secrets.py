@@ -1,4 +1,4 @@
-"""The Secrets with the certificates: read, spoilt, and what servers show of them."""
+"""The Secrets with the certificates: how to read and damage them, and which ones are served."""
 
 import base64
 import json
@@ -25,7 +25,7 @@ def leaf(installed: Installed) -> authority.Certificate:
 
 
 def usable(installed: Installed) -> bool:
-    """Return whether the leaf's Secret holds a pair that the CA has signed."""
+    """Return whether the leaf's Secret holds a valid pair that the CA has signed."""
     try:
         data = {key: base64.b64decode(value) for key, value in secret(installed, LEAF).items()}
         certificate = authority.read(data["tls.crt"])
@@ -41,17 +41,17 @@ def delete(installed: Installed) -> None:
 
 
 def mismatch(installed: Installed) -> None:
-    """Put another key alongside the certificate."""
+    """Replace the key with that of another certificate."""
     _edit(installed, LEAF, "tls.key", secret(installed, CA)["tls.key"])
 
 
 def corrupt(installed: Installed, name: str = LEAF) -> None:
-    """Put something else in a certificate's place."""
+    """Replace a certificate with invalid data."""
     _edit(installed, name, "tls.crt", base64.b64encode(b"no PEM").decode())
 
 
 def shown(address: str) -> str:
-    """Give the fingerprint of the certificate that a server at `host:port` shows."""
+    """Return the fingerprint of the certificate that a server at `host:port` presents."""
     host, _, at = address.rpartition(":")
     context = ssl._create_unverified_context()
     with (

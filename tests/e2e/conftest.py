@@ -15,28 +15,28 @@ from tests.e2e.installed import Installation, installation
 from tests.e2e.namespace import Namespace, pod
 
 PLANES = pytest.StashKey[list[ControlPlane]]()
-"""The clusters that a test started for itself."""
+"""The clusters that a test has started."""
 
 _numbers = itertools.count(1)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Run groups first: each runs as a whole in one process, so short tests fill the end."""
+    """Run groups first: each runs in one process, so that short tests fill the gaps at the end."""
     items.sort(key=lambda item: item.get_closest_marker("xdist_group") is None)
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Fail where pytest-xdist splits groups: every process would start every cluster."""
+    """Fail if pytest-xdist splits groups: every process would start every cluster."""
     grouped = getattr(item.config.option, "loadgroup", False)
     if grouped and item.get_closest_marker("xdist_group") and "@" not in item.nodeid:
-        pytest.fail("this pytest-xdist passes over xdist_group with this pytest; pin another one")
+        pytest.fail("this version of pytest-xdist ignores xdist_group; pin another one")
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_makereport(
     item: pytest.Item, call: pytest.CallInfo[None]
 ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
-    """Keep the logs of the clusters of a test that failed, and name them in its report."""
+    """Keep the logs of a failed test's clusters, and add their location to its report."""
     report = yield
     if report.failed and isinstance(item, pytest.Function):
         planes = {id(plane): plane for plane in [*item.stash.get(PLANES, []), *_planes(item)]}
@@ -66,7 +66,7 @@ def _planes(item: pytest.Function) -> Iterator[ControlPlane]:
 
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
-    """One cluster for all tests of a pytest process that do not harm it."""
+    """A cluster shared by all tests of a pytest process that do not break it."""
     with ControlPlane(nodes=3, audit=True) as running:
         yield running
 
@@ -87,10 +87,10 @@ def ns(control_plane: ControlPlane, holdfast: Command) -> Namespace:
 
 @pytest.fixture(scope="session")
 def kubevirt() -> Iterator[ControlPlane]:
-    """One cluster with KubeVirt, nodes node-1 to node-3, for all tests that do not harm it.
+    """A cluster with KubeVirt and nodes node-1 to node-3, for all tests that do not break it.
 
     It is large: modules that use it carry `pytestmark = pytest.mark.xdist_group("kubevirt")`, so
-    that one of pytest's processes starts it and runs them all.
+    that a single pytest process starts it and runs them all.
     """
     with ControlPlane(nodes=3, audit=True) as running:
         install(running)
@@ -99,13 +99,13 @@ def kubevirt() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def kubevirt_ns(kubevirt: ControlPlane) -> Namespace:
-    """A namespace of the test's own in that cluster, without Holdfast."""
+    """A new namespace in that cluster, without Holdfast."""
     return Namespace.create_new(kubevirt, _name())
 
 
 @pytest.fixture(scope="session")
 def plain_cluster() -> Iterator[ControlPlane]:
-    """One cluster without Holdfast for all tests of a pytest process that run parts of it."""
+    """A cluster without Holdfast, for tests of a pytest process that run parts of Holdfast."""
     with ControlPlane(nodes=3, audit=True) as running:
         yield running
 
@@ -119,10 +119,10 @@ def plain_ns(plain_cluster: ControlPlane) -> Iterator[Namespace]:
 
 @pytest.fixture(scope="session")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    """Holdfast as its manifests install it: two replicas and a controller, which came up alone.
+    """Holdfast as installed by its manifests: two replicas and a controller.
 
     The controller's intervals are short, and its wall clock is more than a year ahead. Tests that
-    use it leave it whole, and are in the group `installed`.
+    use it must leave it intact and be in the group `installed`.
     """
     with installation(tmp_path_factory.mktemp("installed")) as made:
         made.module = short_intervals.__name__
@@ -135,7 +135,7 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
 
 @pytest.fixture
 def new_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[[], Namespace]]:
-    """Start clusters without Holdfast that only this test uses, so it may break them."""
+    """Start clusters without Holdfast for this test only, so it may break them."""
     running: list[ControlPlane] = []
 
     def start() -> Namespace:
@@ -168,7 +168,7 @@ def crowded() -> Iterator[Namespace]:
 
 @pytest.fixture
 def log(tmp_path: Path) -> Path:
-    """Where a command's output goes."""
+    """The file for a command's output."""
     return tmp_path / "command.log"
 
 

@@ -1,4 +1,4 @@
-"""VMs in a cluster without a KubeVirt: its kinds and its account, played by the tests."""
+"""VMs in a cluster without KubeVirt: the tests create its kinds, and act as its account."""
 
 import json
 
@@ -14,7 +14,7 @@ RECORD = "holdfast.dev/sticky-node"
 
 
 def define(plane: ControlPlane, *kinds: str) -> None:
-    """Bring these of KubeVirt's kinds into a cluster, and let its account do everything."""
+    """Define these kinds of KubeVirt in a cluster, and make its account a cluster admin."""
     for kind in kinds:
         plane.api.create(DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
     admin = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}", f"--user={STRANGER}")
@@ -38,7 +38,7 @@ def run(ns: Namespace, name: str) -> None:
 
 
 def launcher(instance: Object, **metadata: dict[str, str]) -> Object:
-    """Make the manifest of the pod that KubeVirt would make for a VMI, and more `metadata`."""
+    """Make the pod manifest that KubeVirt would make for a VMI, with more `metadata`."""
     manifest = pod(f"virt-launcher-{instance['metadata']['name']}", metadata.get("annotations"))
     manifest["metadata"]["ownerReferences"] = [owned_by(instance)]
     manifest["metadata"]["labels"] = {"kubevirt.io": "virt-launcher", **metadata.get("labels", {})}
@@ -54,11 +54,11 @@ def owned_by(owner: Object) -> Object:
 def create_as_kubevirt(
     ns: Namespace, manifest: Object, *options: str, user: str = KUBEVIRT
 ) -> Object:
-    """Create a launcher pod as KubeVirt does; raises ControlPlaneError where it is refused."""
+    """Create a launcher pod as KubeVirt does; raises ControlPlaneError if it is rejected."""
     arguments = ("create", "-o", "json", f"--as={user}", *options, "-f", "-")
     return dict(json.loads(ns.kubectl(*arguments, stdin=yaml.safe_dump(manifest))))
 
 
 def record(ns: Namespace, name: str) -> str:
-    """Read the node that is recorded on a VM; empty where there is none."""
+    """Return the node that is recorded on a VM; empty if there is none."""
     return str(ns.get("vm", name)["metadata"].get("annotations", {}).get(RECORD, ""))

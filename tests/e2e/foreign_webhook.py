@@ -1,4 +1,4 @@
-"""Other people's admission webhooks, served from within a test."""
+"""Admission webhooks of other components, served by the test process."""
 
 import base64
 import json
@@ -15,7 +15,7 @@ from controlplane.launcher import ControlPlane
 
 Object = dict[str, Any]
 Decide = Callable[[Object], "Sequence[Object] | str"]
-"""Gives a JSON Patch for the object of a review, or why it is refused."""
+"""Returns a JSON Patch for the reviewed object, or the reason why it is rejected."""
 PODS = {"apiGroups": [""], "apiVersions": ["v1"], "resources": ["pods"]}
 
 
@@ -31,11 +31,10 @@ def other_webhook(
     failure_policy: str = "Fail",
     seconds: int = 10,
 ) -> Iterator[None]:
-    """Have the API server ask `decide` about pods; webhooks are called in the order of names.
+    """Have the API server call `decide` for pods; webhooks are called in the order of their names.
 
-    One that is asked about creations alone may change pods, and is called again where others do;
-    one that is asked about updates too only refuses, unless it `changes` pods. With `namespaces` it
-    is asked about no others.
+    A webhook for CREATE only is mutating, and is reinvoked if others change the pod. A webhook for
+    other operations is validating, unless it `changes` pods. `namespaces` limits it to these.
     """
     with _serving(plane, name, decide) as url:
         changes = changes or tuple(operations) == ("CREATE",)
@@ -76,7 +75,7 @@ def _only_in(namespaces: Sequence[str]) -> Object:
 
 class _Server(ThreadingHTTPServer):
     request_queue_size = 128
-    """Connections that may wait to be taken: an API server opens one for each call at once."""
+    """Backlog of connections: an API server opens one for each concurrent call."""
 
 
 @contextmanager
@@ -85,7 +84,7 @@ def _serving(plane: ControlPlane, name: str, decide: Decide) -> Iterator[str]:
     pair = plane.certificate(name)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(pair.certificate, pair.key)
-    # a handshake that stalls is to hold up its own thread, not the one that accepts
+    # a stalled handshake must block its own thread, not the one that accepts
     server.socket = context.wrap_socket(
         server.socket, server_side=True, do_handshake_on_connect=False
     )
@@ -116,12 +115,12 @@ def _handler(decide: Decide) -> type[BaseHTTPRequestHandler]:
             self.send_response(200)
             self.send_header("Content-Type", "application/json")
             self.send_header("Content-Length", str(len(body)))
-            with suppress(OSError):  # who asked may have given up
+            with suppress(OSError):  # the client may have given up
                 self.end_headers()
                 self.wfile.write(body)
 
         def log_message(self, *args: object) -> None:
-            """Say nothing."""
+            """Log nothing."""
 
     return Handler
 

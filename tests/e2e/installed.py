@@ -1,8 +1,8 @@
-"""Holdfast in a cluster as the manifests install it, as far as a cluster without kubelets has it.
+"""Holdfast as installed by the manifests, as far as possible in a cluster without kubelets.
 
-The API server calls the real Service. Behind it are admission servers on this machine, with a
-stand-in for what a kubelet does: it brings the Secret into their folder. The Deployment is real as
-well; kwok says that its pods are ready.
+The API server calls the real Service. Its endpoints are admission servers on this machine; a
+substitute for the kubelet mounts the Secret into their folder. The Deployment is real, too; kwok
+reports its pods as ready.
 """
 
 import base64
@@ -35,24 +35,24 @@ from tests.e2e.namespace import Namespace, Object
 SERVICE = "holdfast-webhook"
 KINDS = ("mutatingwebhookconfiguration", "validatingwebhookconfiguration")
 MOUNT_SECONDS = 0.3
-"""How often the stand-in for the kubelet looks at the Secret."""
+"""Interval in which the substitute for the kubelet reads the Secret."""
 REPAIR = 30.0
-"""Seconds in which whatever was spoilt has to be right again."""
+"""Seconds until damaged objects have to be repaired."""
 DIALS = {API_SERVER: ["--enable-aggregator-routing=true"]}
-"""Without a kube-proxy the API server has to dial the Service's endpoints itself."""
+"""Without a kube-proxy, the API server must dial the Service's endpoints directly."""
 _LABELS = {"app.kubernetes.io/name": "holdfast"}
 
 
 ADDRESS = "192.0.2.1"
-"""Where the Service's endpoints are. Addresses of 127.0.0.0/8 are invalid there, so one of a range
-reserved for documentation is assigned to the loopback interface: traffic to it stays local."""
+"""Address of the Service's endpoints. 127.0.0.0/8 is invalid for endpoints, so an address reserved
+for documentation is assigned to the loopback interface: traffic to it stays local."""
 
 
 @cache
 def endpoint_address() -> str:
     """Assign ADDRESS to the loopback interface, which takes root, and return it.
 
-    Raises ControlPlaneError where that is not possible.
+    Raises ControlPlaneError if that fails.
     """
     assign = ["ip", "address", "replace", f"{ADDRESS}/32", "dev", "lo"]
     with socket.socket() as probe:
@@ -68,7 +68,7 @@ def endpoint_address() -> str:
 
 @dataclass
 class Mount:
-    """A folder with what a Secret holds, swapped as a whole, as a kubelet does."""
+    """A folder with a Secret's content, updated atomically as a kubelet does."""
 
     kubeconfig: Path
     folder: Path
@@ -103,7 +103,7 @@ class Mount:
 
 @dataclass
 class Installation:
-    """The cluster, and what of Holdfast runs in it."""
+    """A cluster, and the processes of Holdfast that run in it."""
 
     ns: Namespace
     kubeconfig: Path
@@ -182,20 +182,20 @@ class Installation:
         return command
 
     def join(self, number: int, at: int, *, ready: bool = True) -> None:
-        """Make a port an endpoint of the Service, in the place of that replica's last one."""
+        """Make a port an endpoint of the Service; it replaces the last one of that replica."""
         self.ports[number] = at
         self.apply(endpoint(number, at, ready=ready))
         self._route()
 
     def retire(self, number: int) -> None:
-        """Take a replica away: first from the Service, then the process."""
+        """Remove a replica from the Service, then stop its process."""
         self.kubectl("delete", "endpointslice", f"{SERVICE}-{number}")
         del self.ports[number]
         self._route()
         self.replicas[number].stop()
 
     def _route(self) -> None:
-        """Update the Endpoints, which older API servers read in place of slices."""
+        """Update the Endpoints, which older API servers read instead of EndpointSlices."""
         if os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST:
             self.apply(endpoints(self.ports.values()))
 
@@ -217,7 +217,7 @@ class Installation:
         self.ns.eventually(lambda: self._is_registered() and self.ns.holds_pods(), 90.0)
 
     def _is_registered(self) -> bool:
-        """Return whether both are written: the controller writes one after the other."""
+        """Return whether both have been written: the controller writes one after the other."""
         listed = [each.get("webhooks", []) for each in self.configurations()]
         return all(listed) and not any(
             NOT_YET in webhook["matchConditions"] for each in listed for webhook in each
@@ -247,7 +247,7 @@ def endpoints(ports: Iterable[int]) -> Object:
 
 
 def endpoint(number: int, at: int, *, ready: bool = True) -> Object:
-    """Make the slice of one replica; on one machine each has its own port."""
+    """Make the EndpointSlice of a replica; replicas on one machine differ in their port."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
         "kind": "EndpointSlice",
@@ -274,9 +274,9 @@ def service() -> Object:
 def deployment(
     configuration: str = "first", *, paused: bool = False, component: str = "webhook"
 ) -> Object:
-    """Make a component's Deployment; another configuration is another template.
+    """Make a component's Deployment; a different `configuration` changes its template.
 
-    One that is paused does not follow a change of its template.
+    A paused Deployment does not roll out a changed template.
     """
     context = {
         "runAsNonRoot": True,
@@ -316,9 +316,9 @@ def empty_configurations() -> list[Object]:
 
 @contextmanager
 def installation(folder: Path, *api_server: str) -> Iterator[Installation]:
-    """Start a cluster and install everything in it, but no process of Holdfast's yet.
+    """Start a cluster and install everything in it, but do not start Holdfast yet.
 
-    The API server may be given further arguments.
+    `api_server` are further arguments of the API server.
     """
     arguments = {API_SERVER: [*DIALS[API_SERVER], *api_server]}
     with ControlPlane(nodes=2, audit=True, extra_args=arguments) as plane, ExitStack() as stack:
@@ -327,9 +327,9 @@ def installation(folder: Path, *api_server: str) -> Iterator[Installation]:
 
 
 def install(plane: ControlPlane, kubeconfig: Path, folder: Path, stack: ExitStack) -> Installation:
-    """Install everything in a cluster that runs; the controllers will act by the kubeconfig.
+    """Install everything in a running cluster; controllers will use the kubeconfig.
 
-    `stack` ends what is started later.
+    Processes that are started later are stopped by `stack`.
     """
     ns = Namespace.create_new(plane, f"users-{os.getpid()}")
     made = Installation(ns, kubeconfig, folder, stack)

@@ -1,4 +1,4 @@
-"""People and programs that use kubectl with their own rights, and the messages they see."""
+"""Users of kubectl with their own rights, and the error messages that they get."""
 
 import json
 from collections.abc import Callable, Sequence
@@ -34,10 +34,10 @@ class KubectlUser:
         kind: str = "pod",
         dry_run: bool = True,
     ) -> str:
-        """Patch a pod, or something else; a dry run passes all admission."""
+        """Patch a pod, or an object of another kind; dry runs pass through admission."""
         dry = ["--dry-run=server"] if dry_run else []
         patch = json.dumps(list(operations))
-        # An argument has room for 128 KiB only.
+        # An argument is limited to 128 KiB.
         given = ["--type=json", "--patch-file=/dev/stdin", *dry, *more]
         return self.kubectl("patch", kind, name, *given, stdin=patch)
 
@@ -47,7 +47,7 @@ class KubectlUser:
 
 
 def refusal(call: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> str:
-    """Do what may be refused, and return the message to the user; nothing where it is not."""
+    """Make a call that may be rejected; return the error message, or an empty string."""
     try:
         call(*arguments, **more)
     except ControlPlaneError as exc:
@@ -56,7 +56,7 @@ def refusal(call: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> 
 
 
 def rights_in(table: str) -> list[str]:
-    """Read `kubectl auth can-i --list --no-headers`: a line for each resource, with its verbs.
+    """Parse `kubectl auth can-i --list --no-headers`: a line for each resource, with its verbs.
 
     The API server joins the verbs of several roles in any order; here they are sorted.
     """

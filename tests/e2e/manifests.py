@@ -1,4 +1,4 @@
-"""Building the shipped manifests as users do, which needs no cluster."""
+"""Builds the shipped manifests as users do, without a cluster."""
 
 import json
 import os
@@ -15,7 +15,7 @@ from tests.e2e.namespace import Object
 
 
 def built(folder: Path, components: Sequence[str] = (), **content: Any) -> list[Object]:
-    """Build the manifests with components, and with what else a kustomization has."""
+    """Build the manifests with components and with other fields of a kustomization."""
     manifests = os.path.relpath(MANIFESTS, folder)
     content["resources"] = [manifests]
     content["components"] = [f"{manifests}/{component}" for component in components]

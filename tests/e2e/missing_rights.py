@@ -18,11 +18,11 @@ from tests.e2e.test_leader import metric
 Done = Callable[[], bool]
 SOON = {"delay": "250ms"}
 RELEASES = "fieldSelector=spec.nodeName"
-"""In the URI of the lists and watches of held pods, and no others."""
+"""Only in the URIs of lists and watches of held pods."""
 STRIP = {"op": "remove", "path": "/spec/schedulingGates/0"}
 LEASE = "holdfast-controller"
 UNPROCESSABLE = 422
-"""The answer to a patch that fails its own tests."""
+"""The status of a JSON patch whose `test` operation fails."""
 
 
 # --- held pods ---------------------------------------------------------------------------------
@@ -43,7 +43,7 @@ def due(stage: RightsFixture, right: Right) -> Done:
 
 
 def unlisted(stage: RightsFixture, right: Right) -> Done:
-    """Make a pod that no list contains."""
+    """Create a pod while pods cannot be listed."""
     forget(stage, right, by=RELEASES)
     done = make_pod(stage, "unlisted")
     stage.await_refusal(right, by=RELEASES)
@@ -51,18 +51,18 @@ def unlisted(stage: RightsFixture, right: Right) -> Done:
 
 
 def forget(stage: RightsFixture, right: Right, by: str = "") -> None:
-    """Have everything of a kind listed again, which the missing right is for."""
+    """Force a new list of a kind, which needs the missing right."""
     with stage.without(right._replace(verb="watch")):
         stage.await_refusal(right, by=by)
 
 
 def unwatched(stage: RightsFixture, right: Right) -> Done:
-    """Do nothing: a watch ends by itself, and another is asked for."""
+    """Do nothing: watches time out and are started again."""
     return stage.answered(right)
 
 
 def unfrozen(stage: RightsFixture, right: Right) -> Done:
-    """Freeze a namespace that no list contains."""
+    """Freeze a namespace while namespaces cannot be listed."""
     annotate = ("annotate", "namespace", "default", "--overwrite")
     forget(stage, right)
     stage.ns.kubectl(*annotate, "holdfast.dev/freeze=a test")
@@ -72,7 +72,7 @@ def unfrozen(stage: RightsFixture, right: Right) -> Done:
 
 
 def changed(stage: RightsFixture, right: Right) -> Done:
-    """Have a release meet a change of the pod that the watch has not reported."""
+    """Let a release conflict with a change of the pod that the watch has not reported."""
     release = right._replace(group="holdfast.dev", resource="holds", verb="release")
     stage.afterwards.callback(stage.proxy.turn)
     with stage.without(release):
@@ -95,11 +95,11 @@ AFTER: Mapping[str, str] = MappingProxyType(
         "endpointslices": "service",
     }
 )
-"""The kinds in the annotation, by the resources that are followed."""
+"""The kinds in the annotation, by the resources that are watched."""
 
 
 def waited_for(stage: RightsFixture, right: Right, kind: str) -> Done:
-    """Make a pod that waits for an object, of a kind that may not be listed."""
+    """Create a pod that waits for an object of a kind that cannot be listed."""
     held = pod(f"after-{kind}", {"holdfast.dev/after": f"{AFTER[kind]}/missing"})
     assert gates(stage.ns.create_when_called(held))
     stage.await_refusal(right)
@@ -107,7 +107,7 @@ def waited_for(stage: RightsFixture, right: Right, kind: str) -> Done:
 
 
 def unfollowed(stage: RightsFixture, right: Right) -> Done:
-    """Make a pod that waits for an object, and wait for a watch."""
+    """Create a pod that waits for an object, and wait for a watch."""
     annotations = {"holdfast.dev/after": f"{AFTER[right.resource]}/missing"}
     stage.ns.create_when_called(pod(f"unfollowed-{right.resource}", annotations))
     return unwatched(stage, right)
@@ -120,11 +120,11 @@ OWNERS: Mapping[str, tuple[str, str]] = MappingProxyType(
         "jobs": ("batch/v1", "Job"),
     }
 )
-"""Owners of pods whose delay counts from one of these."""
+"""Owners of pods whose delay counts from the creation of such an object."""
 
 
 def owned(stage: RightsFixture, right: Right) -> Done:
-    """Make pods whose delay counts from their revision, each of another owner."""
+    """Create pods whose delay counts from their revision, each with another owner."""
     api_version, kind = OWNERS[right.resource]
     numbers = itertools.count()
 
@@ -136,7 +136,7 @@ def owned(stage: RightsFixture, right: Right) -> Done:
         made["metadata"] |= {"labels": labels, "ownerReferences": [owner | {"controller": True}]}
         stage.ns.create_when_called(made)
 
-    make_owned()  # asks once, and is refused
+    make_owned()  # the first request is rejected
     answered = stage.answered(right)
 
     def done() -> bool:
@@ -147,7 +147,7 @@ def owned(stage: RightsFixture, right: Right) -> Done:
 
 
 def untold(stage: RightsFixture, right: Right) -> Done:
-    """Extend a hold again and again, which is an Event each time."""
+    """Extend a hold repeatedly, which records an Event each time."""
     seconds = iter(range(3_600, 10_000))
     change = ("annotate", "pod", "untold", "--overwrite")
     stage.ns.create_when_called(pod("untold", {"delay": "3599"}))
@@ -165,7 +165,7 @@ def events(stage: RightsFixture, reason: str = "Held") -> list[Object]:
 
 
 def by_hand(stage: RightsFixture, right: Right) -> Done:
-    """Have a namespace's admin release a pod."""
+    """Release a pod as the namespace's admin."""
     stage.ns.create_when_called(pod("by-hand", {"delay": "3600"}))
 
     def done() -> bool:
@@ -191,7 +191,7 @@ def approved(stage: RightsFixture, right: Right) -> Done:
 
 
 def blanked(stage: RightsFixture, right: Right, kind: str = "") -> Done:
-    """Take the caBundle out of a webhook configuration."""
+    """Clear the caBundle of a webhook configuration."""
     kind = kind or right.resource
     blank = {"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}
     patch = ("--type=json", "-p", json.dumps([blank]))
@@ -207,7 +207,7 @@ def blanked(stage: RightsFixture, right: Right, kind: str = "") -> Done:
 
 
 def started(stage: RightsFixture, right: Right) -> Done:
-    """Start the controller again: it has to find out whether what it would publish is known."""
+    """Restart the controller: it must check whether all replicas know what it would publish."""
     stage.controller.stop()
     stage.controller.start()
     return blanked(stage, right, "mutatingwebhookconfiguration")
@@ -220,7 +220,7 @@ def deleted(stage: RightsFixture, right: Right) -> Done:
 
 
 def spoilt(stage: RightsFixture, right: Right) -> Done:
-    """Put something else in the place of a certificate."""
+    """Replace a certificate with invalid data."""
     certificate_secrets.corrupt(stage.installed, right.name)
     stage.await_refusal(right)
     broken = stage.installed.secret(right.name)
@@ -234,7 +234,7 @@ def lost(stage: RightsFixture, right: Right) -> Done:
 
 
 def overtaken(stage: RightsFixture, right: Right) -> Done:
-    """Write the Lease ahead of its holder, who has to read it then."""
+    """Change the Lease, so that its holder has a conflict and must read it."""
     stage.installed.kubectl("annotate", "lease", LEASE, f"by={right.verb}", "--overwrite")
     return expiring(stage, right)
 

@@ -26,7 +26,7 @@ def landed(stage: RightsFixture, right: Right) -> Done:
 
 
 def create_launcher(stage: RightsFixture, manifest: Object) -> None:
-    """Create a pod as KubeVirt does, who tries again while a webhook refuses."""
+    """Create a pod as KubeVirt does, which retries while a webhook rejects it."""
     stage.ns.eventually(lambda: created(stage, manifest))
 
 
@@ -41,7 +41,7 @@ def created(stage: RightsFixture, manifest: Object, *, user: str = fake_kubevirt
 
 
 def moved_in(stage: RightsFixture, right: Right) -> Done:
-    """Have a VMI run that no list contains, though the VM has no record."""
+    """Run a VMI of a VM without a record while VMIs cannot be listed."""
     forget(stage, right)
     fake_kubevirt.make(stage.ns, "moved-in", on=HERE)
     stage.await_refusal(right)
@@ -49,10 +49,10 @@ def moved_in(stage: RightsFixture, right: Right) -> Done:
 
 
 def opted_in(stage: RightsFixture, right: Right) -> Done:
-    """Make a running VM sticky that no list contains."""
+    """Make a running VM sticky while VMs cannot be listed."""
     read = stage.answered(right._replace(verb="get", name="opted-in"))
     fake_kubevirt.make(stage.ns, "opted-in", sticky="false", on=HERE)
-    stage.ns.eventually(read)  # its VMI is known
+    stage.ns.eventually(read)  # the controller knows its VMI
     forget(stage, right)
     stage.ns.kubectl("annotate", "vm", "opted-in", "holdfast.dev/sticky=true", "--overwrite")
     stage.await_refusal(right)
@@ -60,7 +60,7 @@ def opted_in(stage: RightsFixture, right: Right) -> Done:
 
 
 def migrating(stage: RightsFixture, name: str) -> tuple[Object, Done]:
-    """Make a VM that is being migrated; return whether its new pod is let go."""
+    """Make a migrating VM; return its new pod's manifest, and a check for a removed finalizer."""
     _, instance = fake_kubevirt.make(stage.ns, name, record=HERE, on=HERE)
     made = stage.ns.create(vms.migration(name, name))
     manifest = launcher(
@@ -78,7 +78,7 @@ def end_migration(stage: RightsFixture, name: str) -> None:
 
 
 def ended(stage: RightsFixture, right: Right) -> Done:
-    """Have a migration end that no list contains."""
+    """End a migration while migrations cannot be listed."""
     manifest, done = migrating(stage, "ended")
     create_launcher(stage, manifest)
     name = manifest["metadata"]["name"]
@@ -95,7 +95,7 @@ def is_ready(seen: Object) -> bool:
 
 
 def over(stage: RightsFixture, right: Right) -> Done:
-    """Have a migration's pod made when the migration has ended."""
+    """Create the pod of a migration that has already ended."""
     manifest, done = migrating(stage, "over")
     end_migration(stage, "over")
     create_launcher(stage, manifest)
@@ -111,7 +111,7 @@ def cordoned(stage: RightsFixture, right: Right) -> Done:
 
 
 def identified(stage: RightsFixture, right: Right) -> Done:
-    """Have pods of VMs made by an account that may be KubeVirt's: it is looked up again."""
+    """Create pods of VMs as an account that may be KubeVirt's, so that this is looked up again."""
     numbers = itertools.count()
 
     def is_created() -> bool:
@@ -123,7 +123,7 @@ def identified(stage: RightsFixture, right: Right) -> Done:
 
 
 def looked_up(stage: RightsFixture, right: Right) -> Done:
-    """Have KubeVirt make the pod of a VM with a record."""
+    """Create the pod of a VM with a record, as KubeVirt."""
     name = f"looked-up-{right.resource}"
     _, instance = fake_kubevirt.make(stage.ns, name, record=HERE)
     manifest = launcher(instance)

@@ -1,4 +1,4 @@
-"""A namespace on a real cluster, and what tests do and see there."""
+"""A namespace on a real cluster, and what tests do and observe in it."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.webhook import safe_json
 from holdfast.webhook.kube.client import Cluster
 
 PATIENCE = 60.0
-"""Seconds until something that has to happen counts as not happening."""
+"""Seconds until a wait times out."""
 HOSTNAME = "kubernetes.io/hostname"
 UNCALLED = "failed calling webhook"
 """The API server's message while it cannot reach a webhook with failurePolicy Fail."""
@@ -48,7 +48,7 @@ _COLLECTIONS = {
     "vmi": f"{_KUBEVIRT}/virtualmachineinstances",
     "vmim": f"{_KUBEVIRT}/virtualmachineinstancemigrations",
 }
-"""Paths of what tests wait for. Reading it without kubectl takes a tenth of the CPU."""
+"""Paths of the kinds that tests wait for. Reading without kubectl takes a tenth of the CPU time."""
 _KINDS = {
     ("v1", "ConfigMap"): f"{_CORE}/configmaps",
     ("v1", "Pod"): _COLLECTIONS["pods"],
@@ -61,7 +61,7 @@ _KINDS = {
     ("kubevirt.io/v1", "VirtualMachineInstance"): _COLLECTIONS["vmi"],
     ("kubevirt.io/v1", "VirtualMachineInstanceMigration"): _COLLECTIONS["vmim"],
 }
-"""Paths of what tests create most. Creating it without kubectl saves 0.1 s of CPU each time."""
+"""Paths of the kinds that tests create most. Creation without kubectl saves 0.1 s of CPU time."""
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _MANAGERS = {"apply": "kubectl-client-side-apply", "create": "kubectl-create"}
 
@@ -91,7 +91,7 @@ class Namespace:
         return self.plane.kubectl("--namespace", self.namespace, *arguments, stdin=stdin)
 
     def apply(self, *objects: Object, dry_run: bool = False) -> list[Object]:
-        """Apply objects as `kubectl apply` does; return them as the API server answers."""
+        """Apply objects as `kubectl apply` does; return them as stored by the API server."""
         return [self._applied(manifest, dry_run=dry_run) for manifest in objects]
 
     def _applied(self, manifest: Object, *, dry_run: bool) -> Object:
@@ -114,9 +114,9 @@ class Namespace:
         return dict(json.loads(self.kubectl("create", "-o", "json", "-f", "-", stdin=text)))
 
     def _made(self, manifest: Object, command: str, *, dry_run: bool = False) -> Object | None:
-        """Create an object without kubectl; None where only kubectl knows what to do.
+        """Create an object without kubectl; None if that needs kubectl.
 
-        That is where there is one already, or no such namespace, or the kind is a rare one.
+        This is the case if the object exists, the namespace is missing, or the kind is a rare one.
         """
         path = _KINDS.get((manifest["apiVersion"], manifest["kind"]))
         if path is None:
@@ -128,9 +128,9 @@ class Namespace:
         return made and _without_managers(made)
 
     def create_when_called(self, manifest: Object) -> Object:
-        """Create one object; again and again while the API server cannot call a webhook.
+        """Create an object; retry as long as the API server cannot call a webhook.
 
-        Nothing else is tried again: a creation that passes without the webhook is the result.
+        Nothing else is retried: an object that is admitted without the webhook is returned.
         """
 
         def attempt() -> Object | None:
@@ -146,7 +146,7 @@ class Namespace:
         return made
 
     def holds_pods(self) -> bool:
-        """Return whether a pod that asks to be held is; False also if it is rejected."""
+        """Return whether a pod with a delay is gated; False if it is rejected."""
         try:
             (made,) = self.apply(pod("asks", {"delay": "3600"}), dry_run=True)
         except ControlPlaneError:
@@ -154,7 +154,7 @@ class Namespace:
         return bool(gates(made))
 
     def create_pods(self, manifests: Iterable[Object], *, dry_run: bool = False) -> list[Object]:
-        """Create many pods fast, and return them as the API server answers, in order."""
+        """Create many pods concurrently, and return them as stored by the API server, in order."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         query = {"dryRun": "All"} if dry_run else None
         with (
@@ -171,7 +171,7 @@ class Namespace:
             return list(pool.map(create, manifests))
 
     def delete_pods(self) -> None:
-        """Delete all pods at once, without waiting until they are gone."""
+        """Delete all pods in one request, without waiting until they are gone."""
         self.plane.api.delete(_COLLECTIONS["pods"].format(self.namespace))
 
     def warnings(self, manifest: Object) -> str:
@@ -182,12 +182,12 @@ class Namespace:
         return done.stderr
 
     def refusal(self, *objects: Object) -> str:
-        """Apply objects that have to be refused, and return the message to the user."""
+        """Apply objects that have to be rejected, and return the error message."""
         try:
             self.apply(*objects)
         except ControlPlaneError as exc:
             return str(exc)
-        raise AssertionError("the API server took what it should have refused")
+        raise AssertionError("the API server accepted objects that it should have rejected")
 
     def get(self, kind: str, name: str) -> Object:
         found = self.find(kind, name)
@@ -196,7 +196,7 @@ class Namespace:
         return found
 
     def find(self, kind: str, name: str) -> Object | None:
-        """Read one object; None where there is none."""
+        """Return an object; None if it does not exist."""
         if kind not in _COLLECTIONS:
             text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
             return dict(json.loads(text)) if text else None
@@ -229,9 +229,9 @@ class Namespace:
         self.eventually(are_established)
 
     def eventually(self, look: Callable[[], T], seconds: float = PATIENCE) -> T:
-        """Look again and again until what is seen is true, and return it.
+        """Poll until `look` returns a true value, and return that.
 
-        Between two looks it waits as long as a look takes: some start a process.
+        Waits between calls for as long as a call takes: some start a process.
         """
         began, deadline = time.monotonic(), time.monotonic() + seconds
         while not (seen := look()):
@@ -243,11 +243,11 @@ class Namespace:
         return seen
 
     def audit(self) -> list[Object]:
-        """Read the API server's audit log, as far as it is about this namespace."""
+        """Return the events in the API server's audit log that are about this namespace."""
         return _audited(self.plane.audit_log, self.namespace).events()
 
     def releases(self) -> dict[str, float]:
-        """When the API server received each pod's release, by its own clock, in seconds."""
+        """Return when the API server received each pod's release, by its own clock, in seconds."""
         return {
             event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
             for event in self._patches()
@@ -255,7 +255,7 @@ class Namespace:
         }
 
     def release_attempts(self) -> dict[str, list[float]]:
-        """When it received each pod's releases, those that failed too, in order."""
+        """Return when it received each pod's releases, including failed ones, in order."""
         attempts: dict[str, list[float]] = {}
         for event in self._patches():
             received = seconds(event["requestReceivedTimestamp"])
@@ -272,7 +272,7 @@ class Namespace:
         ]
 
     def reviews(self) -> float:
-        """How many reviews the admission server has been asked for."""
+        """Return the number of reviews that the admission server has received."""
         return sum(
             float(line.rpartition(" ")[2])
             for line in self.metrics()
@@ -282,13 +282,13 @@ class Namespace:
     def metrics(self) -> list[str]:
         """Read the admission server's metrics, line by line."""
         assert self.holdfast is not None
-        context = ssl._create_unverified_context()  # what it says counts here, not who it is
+        context = ssl._create_unverified_context()  # the server's identity does not matter here
         url = f"https://{self.holdfast.address}/metrics"
         with urllib.request.urlopen(url, context=context, timeout=10) as response:
             return list(response.read().decode().splitlines())
 
     def controller_metrics(self) -> list[str]:
-        """Read the controller's metrics, line by line, where `holdfast dev` says that they are."""
+        """Read the controller's metrics, line by line, from the URL that `holdfast dev` prints."""
         assert self.holdfast is not None
         said = self.holdfast.log.read_text()
         (url,) = re.findall(r"the controller's metrics: (http://127\.0\.0\.1:\d+/metrics)", said)
@@ -312,7 +312,7 @@ class _Audited:
         whole = read[: read.rfind(b"\n") + 1]  # the last line may still grow
         self._offset += len(whole)
         name = self._namespace.encode()
-        # Most lines are about others.
+        # Most lines are about other namespaces.
         events = (
             safe_json.decode(safe_json.ANY, line) for line in whole.splitlines() if name in line
         )
@@ -377,7 +377,7 @@ def _without_managers(seen: Object) -> Object:
 
 
 def created(seen: Object) -> float:
-    """When the API server stored an object, in seconds since 1970."""
+    """Return when the API server stored an object, in seconds since 1970."""
     return seconds(seen["metadata"]["creationTimestamp"])
 
 
@@ -386,7 +386,7 @@ def seconds(text: str) -> float:
 
 
 def listens(address: str) -> bool:
-    """Return whether anybody takes connections at `host:port`."""
+    """Return whether a process accepts connections at `host:port`."""
     host, _, port = address.rpartition(":")
     with socket.socket() as probe:
         return probe.connect_ex((host, int(port))) == 0

@@ -43,10 +43,10 @@ from tests.e2e.revoked_rights import RightsFixture
 
 @dataclass(frozen=True)
 class Need:
-    """How a right is missed."""
+    """How to show that a right is needed."""
 
     show: Callable[[RightsFixture, Right], Done]
-    """Acts so that the right is needed; returns a function that checks for success."""
+    """Performs an action that needs the right; returns a function that checks for success."""
     without: str
     """The symptom when it is missing."""
 
@@ -96,7 +96,7 @@ NEEDS: Mapping[str, Need] = MappingProxyType(
             started, "a restarted controller does not restore a cleared caBundle"
         ),
         **_secret(certificate_secrets.LEAF, "certificate"),
-        **_secret(certificate_secrets.CA, "CA"),  # the last: a new CA issues nothing for a minute
+        **_secret(certificate_secrets.CA, "CA"),  # last: a new CA issues nothing for a minute
         f"controller: list {_VMS}": Need(opted_in, "a running VM that opts in is not recorded"),
         f"controller: watch {_VMS}": Need(unwatched, _WATCH),
         f"controller: get {_VMS}": Need(landed, "no VM node is recorded"),

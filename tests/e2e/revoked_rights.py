@@ -1,4 +1,4 @@
-"""Holdfast in a cluster, as its own accounts, and single rights taken from them while it runs."""
+"""Holdfast with its own accounts in a cluster; single rights are revoked while it runs."""
 
 import time
 from collections.abc import Callable, Iterator
@@ -17,12 +17,12 @@ from tests.e2e.namespace import Namespace
 from tests.faults.proxy import Proxy
 
 ADMIN = "jane"
-"""The admin of the namespace of the tests' pods."""
+"""The admin of the tests' namespace."""
 APPROVER = "ann"
 """An editor there who may approve pods."""
 PEOPLE = {"releaser": ADMIN, "approver": APPROVER}
 LAG = 2.0
-"""Seconds in which a request may still be refused after its right was given back."""
+"""Seconds during which requests may still be rejected after their right was restored."""
 KINDS = ("virtualmachines", "virtualmachineinstances", "virtualmachineinstancemigrations")
 _REVIEWS = "/apis/authorization.k8s.io/v1/subjectaccessreviews"
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
@@ -67,7 +67,7 @@ class RightsFixture:
     @contextmanager
     def _without(self, right: Right) -> Iterator[None]:
         began = time.time()
-        taken = {  # two roles may give it
+        taken = {  # two roles may grant it
             each for each in self.rights if each[2:] == right[2:] and holder(each) == holder(right)
         }
         self.missing |= taken
@@ -84,14 +84,14 @@ class RightsFixture:
             self.times.append((right, began, time.time() + LAG))
 
     def _write(self, one: Right) -> None:
-        """Write a role: a rule for each right that is not missing."""
+        """Update a role, with a rule for each right that is not missing."""
         kept = [each for each in self.rights - self.missing if each[:2] == one[:2]]
         where = f"/namespaces/{NAMESPACE}" if one.kind == "Role" else ""
         path = f"{_RBAC}{where}/{one.kind.lower()}s/{one.role}"
         self.installed.plane.api.patch(path, {"rules": [_rule(each) for each in kept]})
 
     def allowed(self, right: Right) -> bool:
-        """Ask the API server whether who has a right by the manifests has it now."""
+        """Return whether the account that the manifests grant a right has it now."""
         user = f"system:serviceaccount:{NAMESPACE}:holdfast-{holder(right)}"
         place = NAMESPACE if right.kind == "Role" else ""
         if person := PEOPLE.get(holder(right)):
@@ -106,37 +106,37 @@ class RightsFixture:
         answer = self.installed.plane.api.create(_REVIEWS, review)
         return bool(answer and answer["status"].get("allowed"))
 
-    # --- what was asked ------------------------------------------------------------------------
+    # --- requests ------------------------------------------------------------------------------
 
     def asked(self, counts: Callable[[Request], bool]) -> Callable[[], bool]:
-        """Return a function that checks whether a matching request came from now on."""
+        """Return a function that checks whether a matching request was received from now on."""
         began = time.time()
         return lambda: any(one.at >= began and counts(one) for one in self.log.requests())
 
     def refused(self, right: Right, *, by: str = "") -> Callable[[], bool]:
-        """Return a function that checks whether a request lacked a right from now on.
+        """Return a function that checks whether a request was forbidden from now on.
 
-        `by` is a part of its URI, where several ask.
+        `by` is a part of the request's URI, if several requests need the right.
         """
         return self.asked(
             lambda one: _uses(one, right) and one.status == FORBIDDEN and by in one.uri
         )
 
     def answered(self, right: Right) -> Callable[[], bool]:
-        """Return a function that checks whether a right permitted a request from now on.
+        """Return a function that checks whether a request was permitted from now on.
 
-        No request is for the verb that the guard asks for: it is needed for a pod's patch.
+        No request uses the verb that the guard checks: patches of pods need it.
         """
         if right.resource == "holds":
             right = right._replace(group="", resource="pods", verb="patch")
         return self.asked(lambda one: _uses(one, right) and one.status in GRANTED)
 
     def await_refusal(self, right: Right, *, by: str = "") -> None:
-        """Wait until yet another request is refused because a right is missing."""
+        """Wait until another request is rejected because a right is missing."""
         self.ns.eventually(self.refused(right, by=by))
 
     def unexplained(self) -> list[Request]:
-        # at its start, the controller tries in a dry run whether the guard refuses something
+        # at startup, the controller tests in a dry run whether the guard rejects a change
         refused = [
             one
             for one in self.log.requests()
@@ -146,7 +146,7 @@ class RightsFixture:
 
 
 def holder(right: Right) -> str:
-    """Name who has a right: `controller`, `webhook`, `releaser` or `approver`."""
+    """Return who has a right: `controller`, `webhook`, `releaser` or `approver`."""
     return str(right).partition(":")[0]
 
 
@@ -166,7 +166,7 @@ def _rule(right: Right) -> dict[str, list[str]]:
 
 @contextmanager
 def staged(folder: Path) -> Iterator[RightsFixture]:
-    """Install Holdfast with the rights that it has alongside KubeVirt, and run it by them alone."""
+    """Install Holdfast with its rights for KubeVirt, and run it with these rights only."""
     with installation(folder) as made, Proxy(made.plane) as proxy:
         plane = made.plane
         fake_kubevirt.define(plane, *KINDS)

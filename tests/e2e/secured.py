@@ -1,4 +1,4 @@
-"""Holdfast as its manifests install it, its stolen tokens, and namespaces that admins confine.
+"""Holdfast as installed by its manifests, its stolen tokens, and restricted namespaces.
 
 Fixtures of tests/e2e/test_privilege.py.
 """
@@ -28,7 +28,7 @@ CONFINED_TO = "scheduler.alpha.kubernetes.io/node-selector"
 ZONE, ROLE = "topology.kubernetes.io/zone", "kubernetes.io/role"
 TAINT = "example.com/edge"
 HERE, THERE = "node-1", "node-2"
-"""The nodes of zones `a` and `b`; the second is the edge as well."""
+"""The nodes of zones `a` and `b`; the second is also the edge node."""
 RULES = f"""
 apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
@@ -77,12 +77,12 @@ REQUIRING = Ban(
     },
 )
 CREATION, ALWAYS = ("CREATE",), ("CREATE", "UPDATE")
-"""When a policy is asked."""
+"""Operations that a policy matches."""
 
 
 @dataclass(frozen=True)
 class Secured:
-    """An installation, and whose tokens were stolen."""
+    """An installation, with the tokens of its accounts."""
 
     installed: Installation
     serving: Command
@@ -91,7 +91,7 @@ class Secured:
     webhook_token: Path
 
     def ns(self, name: str, *, confined: bool = False) -> Namespace:
-        """Make a namespace where jane may edit what is hers, VMs too."""
+        """Make a namespace where jane has the role `edit`, and may edit VMs."""
         ns = Namespace.create_new(self.installed.plane, name)
         if confined:
             ns.kubectl("annotate", "namespace", name, f"{CONFINED_TO}={ZONE}=a")
@@ -102,7 +102,7 @@ class Secured:
         return ns
 
     def banned(self, name: str, ban: Ban, operations: Sequence[str]) -> Namespace:
-        """Make a namespace where a policy of the cluster's admin forbids something."""
+        """Make a namespace to which a policy of the cluster's admin applies."""
         ns = self.ns(name)
         ns.plane.kubectl(
             "apply", "-f", "-", stdin=yaml.safe_dump_all(policy(name, ban, operations))
@@ -121,7 +121,7 @@ class Secured:
         return KubectlUser(ns, self.webhook_token)
 
     def ask(self, path: str, body: Any = None) -> tuple[int, str]:
-        """Ask the admission server as any pod on the network can: without any credentials."""
+        """Send a request to the admission server without credentials, as any pod can."""
         data = None if body is None else json.dumps(body).encode()
         headers = {"Content-Type": "application/json"}
         return fetch(f"https://127.0.0.1:{port(self.serving)}{path}", data, headers)
@@ -163,7 +163,7 @@ def fetch(
 
 @contextmanager
 def secured_in(folder: Path) -> Iterator[Secured]:
-    """Install everything, and start a controller and an admission server, without users."""
+    """Install everything, and start a controller and an admission server."""
     with installation(folder, "--enable-admission-plugins=PodNodeSelector") as made:
         plane = made.plane
         fake_kubevirt.define(plane, "virtualmachines", "virtualmachineinstances")
@@ -191,7 +191,7 @@ def sticky_vm(ns: Namespace, node: str) -> Object:
 
 
 def refused_by_scheduler(ns: Namespace, name: str) -> bool:
-    """Return whether the scheduler has looked at a pod, and found no node for it."""
+    """Return whether the scheduler has found no node for a pod."""
     seen = ns.get("pod", name)
     assert "nodeName" not in seen["spec"], seen["spec"]["nodeName"]
     conditions = seen["status"].get("conditions", ())

@@ -1,6 +1,6 @@
-"""Runs `holdfast` with its intervals and backoffs cut to half a second, for tests that wait.
+"""Runs `holdfast` with intervals and backoffs of half a second, for tests that wait for them.
 
-The wall clock is shifted as `tests.e2e.wrong_clock` does, where a file says by how much.
+If SECONDS_AHEAD is set, the wall clock is shifted as by `tests.e2e.wrong_clock`.
 """
 
 import os
@@ -27,7 +27,7 @@ def shorten() -> None:
     controller.RECHECK_SECONDS = SECONDS
     backoff.LIMIT_SECONDS = SECONDS
     reflector.BACKOFF_LIMIT_SECONDS = SECONDS
-    reflector.WATCH_SECONDS = 1  # the API server takes whole seconds only
+    reflector.WATCH_SECONDS = 1  # the API server accepts only whole seconds
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Pod creations at a steady rate, and what became of each."""
+"""Pod creations at a steady rate, and their results."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from holdfast.webhook.kube.client import Cluster
 from tests.e2e.namespace import Namespace, gates, pod
 
 RATE = 20.0
-"""Creations a second."""
+"""Creations per second."""
 _AT_ONCE = 40
 
 
@@ -22,17 +22,17 @@ _AT_ONCE = 40
 class Load:
     made: int = 0
     ungated: list[str] = field(default_factory=list)
-    """Pods that asked to be held, and were let through."""
+    """Pods with a delay that were admitted without a gate."""
     failures: list[tuple[float, str]] = field(default_factory=list)
-    """When each failed creation began, by the monotonic clock, and what was said."""
+    """When each failed creation began, by the monotonic clock, and the error."""
     lock: threading.Lock = field(default_factory=threading.Lock)
 
 
 @contextmanager
 def creating(ns: Namespace) -> Iterator[Load]:
-    """Create pods that ask for an hour's delay, until the block ends; then all have answered.
+    """Create pods with an hour's delay until the block ends; then wait for all responses.
 
-    All are dry runs: webhooks are called, and no pod is left to be deleted.
+    These are dry runs: webhooks are called, but no pods are stored.
     """
     load, stop = Load(), threading.Event()
     with (
@@ -49,7 +49,7 @@ def creating(ns: Namespace) -> Iterator[Load]:
 
 
 def creations(ns: Namespace, seconds: float) -> list[str]:
-    """Create such pods for a while, and return what went wrong with any of them."""
+    """Create such pods for some seconds, and return all failures."""
     with creating(ns) as load:
         time.sleep(seconds)
     return [*load.ungated, *(said for _, said in load.failures)]

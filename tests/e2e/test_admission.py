@@ -6,7 +6,7 @@ from tests.e2e.namespace import Namespace, created, gates, pod
 GATE = "holdfast.dev/delay"
 
 
-def test_a_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> None:
+def test_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> None:
     (made,) = ns.apply(pod("held", {"delay": "3"}))
     assert gates(made) == [GATE]
     assert made["metadata"]["annotations"]["holdfast.dev/held"] == "delay=3s"
@@ -26,22 +26,22 @@ def test_a_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> 
 @pytest.mark.parametrize(
     "annotations",
     [{}, {"team": "a", "delayed": "15"}],
-    ids=["without annotations", "with annotations of others"],
+    ids=["without annotations", "with unrelated annotations"],
 )
 def test_pod_without_our_keys_never_reaches_the_webhook(
     ns: Namespace, annotations: dict[str, str]
 ) -> None:
-    ns.apply(pod("asks", {"delay": "0"}))
+    ns.apply(pod("delayed", {"delay": "0"}))
     before = ns.reviews()
     ns.apply(*(pod(f"quiet-{number}", annotations) for number in range(10)))
     ns.kubectl("label", "pods", "--all", "touched=yes")
     assert ns.reviews() == before
 
-    ns.apply(pod("asks-too", {"delay": "0"}))
-    assert ns.reviews() > before  # so that the count is known to count
+    ns.apply(pod("delayed-too", {"delay": "0"}))
+    assert ns.reviews() > before  # proves that the counter works
 
 
-def test_a_dry_run_shows_gate_and_hint_and_stores_nothing(ns: Namespace) -> None:
+def test_dry_run_shows_gate_and_hint_but_stores_nothing(ns: Namespace) -> None:
     (shown,) = ns.apply(pod("dry", {"delay": "15"}), dry_run=True)
     assert gates(shown) == [GATE]
     assert shown["metadata"]["annotations"]["holdfast.dev/held"] == "delay=15s"
@@ -49,7 +49,7 @@ def test_a_dry_run_shows_gate_and_hint_and_stores_nothing(ns: Namespace) -> None
         ns.get("pod", "dry")
 
 
-def test_change_of_a_held_pod_takes_effect(ns: Namespace) -> None:
+def test_changed_or_removed_delay_of_held_pod_takes_effect(ns: Namespace) -> None:
     long = pod("shortened", {"delay": "1000"}), pod("removed", {"delay": "1000"})
     ns.apply(*long)
     ns.kubectl("annotate", "pod", "shortened", "delay=1", "--overwrite")
@@ -57,7 +57,7 @@ def test_change_of_a_held_pod_takes_effect(ns: Namespace) -> None:
     ns.eventually(lambda: ns.releases().keys() == {"shortened", "removed"})
 
 
-def test_held_pod_cannot_be_given_an_invalid_value(ns: Namespace) -> None:
+def test_invalid_delay_on_held_pod_is_rejected(ns: Namespace) -> None:
     ns.apply(pod("waits", {"delay": "1000"}))
     with pytest.raises(ControlPlaneError, match='invalid value "soon"'):
         ns.kubectl("annotate", "pod", "waits", "delay=soon", "--overwrite")

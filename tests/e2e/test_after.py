@@ -35,8 +35,8 @@ def controller(kubeconfig: Path, log: Path) -> Command:
     return Command("controller", "--kubeconfig", str(kubeconfig), "--health-port", "0", log=log)
 
 
-def completed(ns: Namespace) -> float:
-    """Complete a Job, and return when the API server stored that."""
+def complete_job(ns: Namespace) -> float:
+    """Complete a Job; return the time at which the API server stored that."""
     ns.kubectl("create", "job", "migrate", "--image=busybox")
     ns.kubectl("wait", "--for=condition=Complete", "job/migrate", "--timeout=60s")
     return max(
@@ -47,8 +47,8 @@ def completed(ns: Namespace) -> float:
     )
 
 
-@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted meanwhile"])
-def test_job_that_completes_releases_its_waiters(
+@pytest.mark.parametrize("restarted", [False, True], ids=["running", "restarted"])
+def test_completed_job_releases_waiting_pods(
     plain_ns: Namespace, log: Path, restarted: bool
 ) -> None:
     ns = plain_ns
@@ -61,7 +61,7 @@ def test_job_that_completes_releases_its_waiters(
         assert ns.releases() == {}
         if restarted:
             running.kill()
-        done = completed(ns)
+        done = complete_job(ns)
         if restarted:
             running.start()
         ns.eventually(lambda: ns.releases().keys() >= {*names})
@@ -69,7 +69,7 @@ def test_job_that_completes_releases_its_waiters(
         ns.kubectl("delete", "job", "migrate")  # after the release, this changes nothing
         assert gates(ns.get("pod", "web-0")) == []
         assert gates(ns.get("pod", "other")) == ["holdfast.dev/after"]
-        completed(ns)
+        complete_job(ns)
         ns.eventually(lambda: "later" in ns.releases())
         later = ns.get("pod", "later")
         assert ns.releases()["later"] - created(later) >= 12
@@ -116,7 +116,7 @@ def test_1000_pods_are_released_after_their_own_jobs(plain_ns: Namespace, log: P
     assert all(released[pod] > done[job] for job in names for pod in jobs[job])
 
 
-def test_missing_permission_is_reported_and_overcome(
+def test_missing_permission_is_reported_and_retried(
     plain_ns: Namespace, log: Path, tmp_path: Path
 ) -> None:
     ns = plain_ns

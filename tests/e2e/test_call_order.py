@@ -1,4 +1,4 @@
-"""Annotations that others add to a pod while it is created: which of them Holdfast follows."""
+"""Delays that other admission plugins add to a pod at creation."""
 
 import os
 import time
@@ -20,7 +20,7 @@ from tests.e2e.namespace import Namespace, Object, gates, pod
 pytestmark = pytest.mark.xdist_group("call-order")
 
 LATER = "m-adds-a-delay"
-"""The name of a webhook that is called after `holdfast`, and before `zz-holdfast`."""
+"""Name of a webhook that is called after `holdfast` and before `zz-holdfast`."""
 DELAY = {"delay": "3600"}
 GATE = "holdfast.dev/delay"
 
@@ -34,13 +34,13 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
         yield made
 
 
-def adds_a_delay(seen: Object) -> list[Object]:
+def add_delay(seen: Object) -> list[Object]:
     noted = {**seen["metadata"].get("annotations", {}), **DELAY}
     return [{"op": "add", "path": "/metadata/annotations", "value": noted}]
 
 
 def outcome(ns: Namespace) -> list[str] | str:
-    """Create a pod that asks for nothing, as a dry run; return its gates, or why it is rejected."""
+    """Create a plain pod in a dry run; return its gates, or the rejection message."""
     try:
         (made,) = ns.apply(pod("plain"), dry_run=True)
     except ControlPlaneError as exc:
@@ -48,7 +48,7 @@ def outcome(ns: Namespace) -> list[str] | str:
     return list(gates(made))
 
 
-def test_delay_added_by_a_policy_counts(installed: Installation) -> None:
+def test_delay_added_by_a_mutating_policy_is_applied(installed: Installation) -> None:
     ns, plane = installed.ns, installed.plane
     served = plane.kubectl("api-resources", f"--api-group={GROUP}", "-o", "name")
     if "mutatingadmissionpolicies" not in served:
@@ -76,14 +76,14 @@ def test_delay_added_by_a_policy_counts(installed: Installation) -> None:
     ns.eventually(lambda: outcome(ns) == [])
 
 
-def test_delay_added_by_another_webhook_counts_if_holdfast_is_called_last(
+def test_delay_from_other_webhook_requires_calling_holdfast_last(
     installed: Installation, tmp_path: Path
 ) -> None:
     ns, plane = installed.ns, installed.plane
     folder = tmp_path / "kustomization"
     folder.mkdir()
     objects = built(folder, ["call-last"])
-    with other_webhook(plane, LATER, adds_a_delay):
+    with other_webhook(plane, LATER, add_delay):
         ns.eventually(lambda: "call Holdfast last" in outcome(ns))
 
         installed.controllers[0].stop()

@@ -21,17 +21,17 @@ pytestmark = pytest.mark.xdist_group("installed")
 
 @pytest.fixture
 def short_lived(installed: Installation) -> Iterator[Installation]:
-    """The same, where certificates live for ten minutes."""
+    """The installation, with certificates that are valid for ten minutes."""
     installed.controllers[0].stop()
-    hasty = installed.controller("--leaf-lifetime", "10m", "--ca-propagation", "3s")
+    controller = installed.controller("--leaf-lifetime", "10m", "--ca-propagation", "3s")
     yield installed
-    hasty.stop()
+    controller.stop()
     installed.controllers[0].start()
     delete(installed)
     installed.ns.eventually(lambda: usable(installed), REPAIR)
 
 
-def test_everything_comes_up_from_nothing(installed: Installation) -> None:
+def test_startup_creates_certificates_and_registers_webhooks(installed: Installation) -> None:
     certificate = leaf(installed)
     assert certificate.dns_names == {
         "holdfast-webhook",
@@ -62,7 +62,7 @@ def test_emptied_ca_bundle_is_restored(installed: Installation, kind: str) -> No
 
 
 @pytest.mark.parametrize(
-    "spoil",
+    "damage",
     [
         pytest.param(delete, id="deleted"),
         pytest.param(mismatch, id="mismatched"),
@@ -70,11 +70,11 @@ def test_emptied_ca_bundle_is_restored(installed: Installation, kind: str) -> No
     ],
 )
 def test_corrupt_leaf_is_replaced_without_failed_calls(
-    installed: Installation, spoil: Callable[[Installation], None]
+    installed: Installation, damage: Callable[[Installation], None]
 ) -> None:
     before = leaf(installed).fingerprint
     ca = installed.secret(CA)
-    spoil(installed)
+    damage(installed)
     assert creations(installed.ns, 3) == []
     installed.ns.eventually(lambda: usable(installed), REPAIR)
     assert leaf(installed).fingerprint != before
@@ -83,7 +83,7 @@ def test_corrupt_leaf_is_replaced_without_failed_calls(
     assert served(installed) == {leaf(installed).fingerprint}
 
 
-def test_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
+def test_deleted_ca_is_replaced_with_overlap(installed: Installation) -> None:
     before = installed.secret(CA)["tls.crt"]
     certificate = leaf(installed).fingerprint
     installed.kubectl("delete", "secret", CA)
@@ -98,7 +98,7 @@ def test_lost_ca_is_replaced_with_overlap(installed: Installation) -> None:
     assert creations(installed.ns, 3) == []
 
 
-def test_stolen_keys_are_worthless_after_both_secrets_are_deleted(
+def test_deleting_both_secrets_revokes_stolen_keys(
     short_lived: Installation,
 ) -> None:
     stolen = short_lived.secret(CA)["tls.crt"]
@@ -114,7 +114,7 @@ def test_stolen_keys_are_worthless_after_both_secrets_are_deleted(
 
 
 def served(installed: Installation) -> set[str]:
-    """Give the fingerprints of what the replicas serve, when they all serve the same."""
+    """Wait until all replicas serve the same certificate; return its fingerprint."""
 
     def same() -> set[str]:
         found = {shown(one.address) for one in installed.replicas}

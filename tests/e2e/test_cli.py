@@ -1,4 +1,4 @@
-"""The commands for people, against the real control plane."""
+"""The user-facing commands, against a real control plane."""
 
 import fcntl
 import itertools
@@ -28,7 +28,7 @@ from tests.e2e.namespace import HOSTNAME, Namespace, Object, definition, gates, 
 
 GATE = "holdfast.dev/delay"
 LIST_SECONDS = 3.0
-"""In which 10,000 held pods have to be listed; at work, so that a busy machine does not decide."""
+"""Limit for listing 10,000 held pods, in CPU seconds: a busy machine does not affect these."""
 ROOT = Path(__file__).parents[2]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 CRDS = [
@@ -40,7 +40,7 @@ _numbers = itertools.count(1)
 
 
 class Cli:
-    """Runs `holdfast` as a person would, with a kubeconfig."""
+    """Runs `holdfast` as a user would, with a kubeconfig."""
 
     def __init__(self, kubeconfig: Path, namespace: str) -> None:
         self._kubeconfig = kubeconfig
@@ -59,14 +59,14 @@ class Cli:
             timeout=120,
         )
 
-    def here(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run a command in the namespace, which has to succeed, and return its output."""
+    def output(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run a command in the namespace, check that it succeeds, and return its output."""
         done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
         assert done.returncode == 0, done.stderr
         return done.stdout
 
-    def refused(self, *arguments: str, stdin: str | None = None) -> str:
-        """Run a command in the namespace, which has to fail with one line, and return it."""
+    def error(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run a command in the namespace, check that it fails, and return its one-line error."""
         done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
         assert done.returncode == 1, (done.stdout, done.stderr)
         (line,) = (each for each in done.stderr.splitlines() if not each.startswith("note: "))
@@ -74,7 +74,7 @@ class Cli:
         return line
 
     def terminal(self, *arguments: str, columns: int = 80, **variables: str) -> Iterator[str]:
-        """Run a command on a terminal, and give what it writes, as it comes."""
+        """Run a command on a terminal, and yield its output as it arrives."""
         ours, theirs = pty.openpty()
         fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         process = subprocess.Popen(
@@ -90,7 +90,7 @@ class Cli:
             while select.select([ours], [], [], 60)[0]:
                 try:
                     read = os.read(ours, 1 << 16)
-                except OSError:  # Linux' end of file on a terminal
+                except OSError:  # end of file on a Linux terminal
                     return
                 yield read.decode(errors="replace")
         finally:
@@ -109,7 +109,7 @@ def cli(ns: Namespace) -> Cli:
 
 
 def user(ns: Namespace, name: str, folder: Path, *roles: str) -> Cli:
-    """Give a new user of the namespace these ClusterRoles there, and the command as that user."""
+    """Create a ServiceAccount with these ClusterRoles in the namespace, and return its Cli."""
     ns.kubectl("create", "serviceaccount", name)
     for role in roles:
         account = f"--serviceaccount={ns.namespace}:{name}"
@@ -124,14 +124,14 @@ def user(ns: Namespace, name: str, folder: Path, *roles: str) -> Cli:
 
 @pytest.fixture(scope="module")
 def bare_cluster() -> Iterator[ControlPlane]:
-    """One cluster without Holdfast for all tests of this module that need one."""
+    """A cluster without Holdfast, shared by the tests of this module."""
     with ControlPlane(nodes=3) as running:
         yield running
 
 
 @pytest.fixture
 def bare(bare_cluster: ControlPlane) -> tuple[Namespace, Cli]:
-    """A namespace of the test's own there, and the command in it."""
+    """A new namespace in that cluster, and a Cli for it."""
     ns = Namespace.create_new(bare_cluster, f"bare-{next(_numbers)}")
     return ns, Cli(bare_cluster.kubeconfig, ns.namespace)
 
@@ -150,11 +150,11 @@ def test_list(ns: Namespace, cli: Cli) -> None:
     hold(ns, "held-1", app="web")
     hold(ns, "held-2")
     ns.apply(pod("free"))
-    head, *rows = cli.here("list").splitlines()
+    head, *rows = cli.output("list").splitlines()
     assert head.split() == ["NAME", "LEFT", "AGE", "OWNER", "HELD", "BY"]
     assert sorted(row.split()[0] for row in rows) == ["held-1", "held-2"]
     assert all("delay=1h" in row for row in rows)
-    (item,) = json.loads(cli.here("list", "-o", "json", "-l", "app=web"))["items"]
+    (item,) = json.loads(cli.output("list", "-o", "json", "-l", "app=web"))["items"]
     name = item["metadata"]["name"]
     assert (name, item["heldBy"], item["gates"]) == ("held-1", "delay=1h", [GATE])
     assert 3_500 < item["secondsLeft"] <= 3_600
@@ -162,10 +162,8 @@ def test_list(ns: Namespace, cli: Cli) -> None:
     assert ns.namespace in {one["metadata"]["namespace"] for one in everywhere["items"]}
 
 
-def test_deeply_nested_pod_stops_neither_the_controller_nor_commands(
-    ns: Namespace, cli: Cli
-) -> None:
-    """The API server takes thousands of levels of managedFields from any user."""
+def test_deeply_nested_pod_breaks_neither_controller_nor_commands(ns: Namespace, cli: Cli) -> None:
+    """The API server accepts thousands of levels of managedFields from any user."""
     fields = '{"f:a":' * 5_000 + "{}" + "}" * 5_000
     entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsV1": "DEEP"}
     deep = pod("deep", {}, schedulingGates=[{"name": "example.com/gate"}])
@@ -177,20 +175,20 @@ def test_deeply_nested_pod_stops_neither_the_controller_nor_commands(
     hold(ns, "due", delay="2s")
     ns.eventually(lambda: "due" in ns.releases())
     hold(ns, "held")
-    assert "held" in cli.here("list")
-    assert "example.com/gate" in cli.here("explain", "deep")
-    cli.here("release", "held")
+    assert "held" in cli.output("list")
+    assert "example.com/gate" in cli.output("explain", "deep")
+    cli.output("release", "held")
 
 
 def test_piped_output_is_neither_coloured_nor_truncated(ns: Namespace, cli: Cli) -> None:
     name = "a-pod-with-a-very-long-name-" + "x" * 100
     hold(ns, name)
-    output = cli.here("list", "-o", "wide")
+    output = cli.output("list", "-o", "wide")
     assert name in output
     assert "\x1b" not in output
 
 
-def test_narrow_terminal_gets_whole_cells(ns: Namespace, cli: Cli) -> None:
+def test_narrow_terminal_does_not_truncate_cells(ns: Namespace, cli: Cli) -> None:
     hold(ns, "a-pod-with-a-long-name-" + "x" * 20)
     (narrow, wide) = (
         re.sub(r"(?<=\s)([0-9]+[hms])+(?=\s)", "", CONTROL.sub("", "".join(shown)))
@@ -201,7 +199,7 @@ def test_narrow_terminal_gets_whole_cells(ns: Namespace, cli: Cli) -> None:
     assert "…" not in narrow
 
 
-def test_no_color_means_no_escape_sequence(ns: Namespace, cli: Cli) -> None:
+def test_no_color_disables_escape_sequences(ns: Namespace, cli: Cli) -> None:
     hold(ns, "held")
     for asked in (("list",), ("explain", "held"), ("doctor",)):
         seen = "".join(cli.terminal(*asked, NO_COLOR="1"))
@@ -209,19 +207,19 @@ def test_no_color_means_no_escape_sequence(ns: Namespace, cli: Cli) -> None:
         assert seen.count("\n") > 1
 
 
-def test_global_flags_stand_before_or_after_the_command(ns: Namespace, cli: Cli) -> None:
+def test_global_flags_work_before_and_after_the_command(ns: Namespace, cli: Cli) -> None:
     hold(ns, "held")
     for flags in (("-n", ns.namespace), ("--as=admin", "--as-group=system:masters", "-A")):
         for asked in (("list", *flags), (*flags, "list")):
             done = cli.run(*asked)
             assert "held" in done.stdout, done.stderr
-    told = cli.run("list", "--as", "jane", "-n", ns.namespace).stderr
-    assert 'User "jane" cannot list resource "pods"' in told
+    message = cli.run("list", "--as", "jane", "-n", ns.namespace).stderr
+    assert 'User "jane" cannot list resource "pods"' in message
     name = "jsonpath={.items[*].metadata.name}"
-    assert cli.here("list", "-v=6", "-o", name, "--request-timeout=1m") == "held"
+    assert cli.output("list", "-v=6", "-o", name, "--request-timeout=1m") == "held"
 
 
-def test_kubectl_completes_names(ns: Namespace) -> None:
+def test_kubectl_completes_pod_names(ns: Namespace) -> None:
     hold(ns, "held-1")
     ns.apply(pod("free"))
     environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
@@ -238,18 +236,18 @@ def test_kubectl_completes_names(ns: Namespace) -> None:
         assert done.stdout.splitlines()[:-1] == expected
 
 
-def test_no_held_pod(cli: Cli, ns: Namespace) -> None:
+def test_list_without_held_pods(cli: Cli, ns: Namespace) -> None:
     done = cli.run("list", "-n", ns.namespace)
     assert (done.returncode, done.stdout) == (0, "")
     assert done.stderr == f"No resources found in {ns.namespace} namespace.\n"
-    assert json.loads(cli.here("list", "-o", "json"))["items"] == []
+    assert json.loads(cli.output("list", "-o", "json"))["items"] == []
 
 
-def test_list_shows_only_the_objects_that_a_pod_still_waits_for(ns: Namespace, cli: Cli) -> None:
+def test_list_shows_only_unmet_dependencies(ns: Namespace, cli: Cli) -> None:
     after = {"holdfast.dev/after": "pod/first:PodScheduled, job/none, service/none"}
     ns.apply(pod("first"), pod("web", after))
     waits = "after: waits for job/none:Complete, service/none:Ready\n"
-    ns.eventually(lambda: cli.here("list", "-o", "wide").endswith(waits))
+    ns.eventually(lambda: cli.output("list", "-o", "wide").endswith(waits))
 
 
 def test_watch_shows_changes(ns: Namespace, cli: Cli) -> None:
@@ -260,13 +258,13 @@ def test_watch_shows_changes(ns: Namespace, cli: Cli) -> None:
         if "second" in seen:
             break
         if "first" in seen and "second" not in ns.kubectl("get", "pods"):
-            cli.here("release", "first")
+            cli.output("release", "first")
             hold(ns, "second")
     assert "second" in seen
     assert re.search(r"first .* released ", seen)
 
 
-def test_kubectl_finds_it_as_a_plugin(ns: Namespace) -> None:
+def test_holdfast_runs_as_a_kubectl_plugin(ns: Namespace) -> None:
     hold(ns, "plugged")
     environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
@@ -278,7 +276,7 @@ def test_kubectl_finds_it_as_a_plugin(ns: Namespace) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(900)  # on a busy machine, storing ten thousand pods takes minutes
 @pytest.mark.xdist_group("crowded")
-def test_ten_thousand_held_pods_are_listed_whole(
+def test_10000_held_pods_are_listed_completely(
     crowded: Namespace, capsys: pytest.CaptureFixture[str]
 ) -> None:
     cli = Cli(crowded.plane.kubeconfig, crowded.namespace)
@@ -288,10 +286,10 @@ def test_ten_thousand_held_pods_are_listed_whole(
         if output == "terminal":
             text = CONTROL.sub("", "".join(cli.terminal("list")))
         else:
-            text = cli.here("list", *(("-o", output) if output else ()))
+            text = cli.output("list", *(("-o", output) if output else ()))
         took, worked = time.monotonic() - began, children_seconds() - worked
         with capsys.disabled():
-            figures = f"{took:.2f} s, {worked:.2f} s of them at work"
+            figures = f"{took:.2f} s, {worked:.2f} s of CPU time"
             print(f"\n10,000 held pods, {output or 'default'}: {figures}")
         assert output == "yaml" or worked < LIST_SECONDS  # half of that is the YAML writer's
         return text
@@ -307,7 +305,7 @@ def test_ten_thousand_held_pods_are_listed_whole(
 
 
 def children_seconds() -> float:
-    """Processor seconds of the commands that have ended."""
+    """Return the CPU seconds of all commands that have ended."""
     used = resource.getrusage(resource.RUSAGE_CHILDREN)
     return used.ru_utime + used.ru_stime
 
@@ -317,29 +315,29 @@ def children_seconds() -> float:
 
 def test_explain_a_held_pod(ns: Namespace, cli: Cli) -> None:
     hold(ns, "held")
-    output = cli.here("explain", "held")
+    output = cli.output("explain", "held")
     assert "is held until" in output
     assert 'delay: "1h": 1h from creation' in output
     assert "delay: adds scheduling gate holdfast.dev/delay" in output
     assert f"holdfast release held -n {ns.namespace}" in output
 
 
-def test_explain_why_it_waits_on(ns: Namespace, cli: Cli) -> None:
+def test_explain_foreign_gate_and_unmet_node_selector(ns: Namespace, cli: Cli) -> None:
     fields = {"schedulingGates": [{"name": "example.com/quota"}]}
     selector = {"kubernetes.io/hostname": "node-9"}
     ns.apply(pod("tied", {"delay": "1h"}, nodeSelector=selector, **fields))
-    output = cli.here("explain", "tied")
+    output = cli.output("explain", "tied")
     assert "example.com/quota: another component's" in output
     assert "must run on a node labeled kubernetes.io/hostname=node-9: there is none" in output
 
 
-def test_explain_what_the_scheduler_says(ns: Namespace, cli: Cli) -> None:
+def test_explain_shows_the_schedulers_message(ns: Namespace, cli: Cli) -> None:
     ns.apply(pod("nowhere", nodeSelector={"disk": "fast"}))
-    ns.eventually(lambda: "Unschedulable" in cli.here("explain", "nowhere"))
-    assert "scheduler: Unschedulable: 0/3 nodes" in cli.here("explain", "nowhere")
+    ns.eventually(lambda: "Unschedulable" in cli.output("explain", "nowhere"))
+    assert "scheduler: Unschedulable: 0/3 nodes" in cli.output("explain", "nowhere")
 
 
-def test_explain_a_template_that_has_changed(ns: Namespace, cli: Cli) -> None:
+def test_explain_a_changed_template(ns: Namespace, cli: Cli) -> None:
     template: Any = {
         "metadata": {"labels": {"app": "web"}, "annotations": {"delay": "1h"}},
         "spec": {"containers": [{"name": "main", "image": "busybox"}]},
@@ -355,15 +353,15 @@ def test_explain_a_template_that_has_changed(ns: Namespace, cli: Cli) -> None:
     template["metadata"]["annotations"] = {"delay": "5s"}
     ns.apply(made)
     advice = 'the template of StatefulSet web has changed; to apply delay "5s", delete the pod'
-    assert advice in cli.here("explain", "web-0")
+    assert advice in cli.output("explain", "web-0")
 
 
-def test_explain_requirements_that_exclude_each_other(ns: Namespace, cli: Cli) -> None:
+def test_explain_contradictory_requirements(ns: Namespace, cli: Cli) -> None:
     ns.apply(pod("torn", {"type": "space"}, nodeSelector={"kubernetes.io/role": "core"}))
     assert (
         'no node can meet "kubernetes.io/role In [core]" (nodeSelector) and '
         '"kubernetes.io/role In [edge]" (placement rule space)'
-    ) in cli.here("explain", "torn")
+    ) in cli.output("explain", "torn")
 
 
 def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
@@ -377,12 +375,14 @@ def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
         return str([one.get("message") for one in status.get("conditions", ())])
 
     ns.eventually(lambda: any(text in said() for text in kubevirt.OUT_OF_REACH))
-    told = cli.here("explain", "far")
-    assert f'must run on node-1: the volume of claim data requires "{HOSTNAME} In [node-2]"' in told
+    message = cli.output("explain", "far")
+    assert (
+        f'must run on node-1: the volume of claim data requires "{HOSTNAME} In [node-2]"' in message
+    )
 
 
-def test_explain_a_pod_that_is_not_there(ns: Namespace, cli: Cli) -> None:
-    assert cli.refused("explain", "none") == (
+def test_explain_a_missing_pod(ns: Namespace, cli: Cli) -> None:
+    assert cli.error("explain", "none") == (
         f"Error: pod {ns.namespace}/none not found; see kubectl get pods -n {ns.namespace}"
     )
 
@@ -404,7 +404,7 @@ def manifest(delay: str) -> str:
     "live", [pytest.param([], id="offline"), pytest.param(["--dry-run=server"], id="live")]
 )
 def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
-    output = cli.here("preview", "-f", "-", *live, stdin=manifest("15"))
+    output = cli.output("preview", "-f", "-", *live, stdin=manifest("15"))
     assert f"Deployment {ns.namespace}/web: changed" in output
     assert "+    holdfast.dev/held: delay=15s" in output
     assert "+  - name: holdfast.dev/delay" in output
@@ -420,7 +420,7 @@ def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
 def test_offline_preview_matches_the_cluster(ns: Namespace, cli: Cli) -> None:
     text = yaml.safe_dump(pod("kind", {"type": "space", "delay": "1m"}))
     (made,) = ns.apply(pod("kind", {"type": "space", "delay": "1m"}))
-    offline = cli.here("preview", "-f", "-", stdin=text)
+    offline = cli.output("preview", "-f", "-", stdin=text)
     for key, value in made["metadata"]["annotations"].items():
         if key in {"holdfast.dev/held", "holdfast.dev/profile"}:
             assert re.search(rf"^  \+    {key}: '?{re.escape(value)}'?$", offline, re.MULTILINE)
@@ -447,17 +447,17 @@ def test_preview_without_pods(text: str, kinds: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         pytest.param("a: [", "invalid YAML", id="invalid YAML"),
         pytest.param(None, "cannot be read (No such file or directory)", id="no file"),
     ],
 )
-def test_preview_of_an_unreadable_file(text: str | None, told: str, tmp_path: Path) -> None:
+def test_preview_of_an_unreadable_file(text: str | None, message: str, tmp_path: Path) -> None:
     path = tmp_path / "x.yaml"
     if text is not None:
         path.write_text(text)
-    assert told in Cli(tmp_path / "none", "default").refused("preview", "-f", str(path))
+    assert message in Cli(tmp_path / "none", "default").error("preview", "-f", str(path))
 
 
 # --- release -------------------------------------------------------------------------------------
@@ -466,27 +466,27 @@ def test_preview_of_an_unreadable_file(text: str | None, told: str, tmp_path: Pa
 def test_release(ns: Namespace, cli: Cli) -> None:
     fields = {"schedulingGates": [{"name": "example.com/quota"}]}
     ns.apply(pod("one", {"delay": "1h"}, **fields))
-    assert cli.here("release", "one") == f"pod {ns.namespace}/one released\n"
+    assert cli.output("release", "one") == f"pod {ns.namespace}/one released\n"
     assert gates(ns.get("pod", "one")) == ["example.com/quota"]
-    assert "is not held: it is Pending and has gates of other" in cli.refused("release", "one")
-    assert f"pod {ns.namespace}/two not found" in cli.refused("release", "two")
+    assert "is not held: it is Pending and has gates of other" in cli.error("release", "one")
+    assert f"pod {ns.namespace}/two not found" in cli.error("release", "two")
 
 
-def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace, cli: Cli) -> None:
+def test_workload_release_and_dry_runs(ns: Namespace, cli: Cli) -> None:
     ns.apply(*yaml.safe_load_all(manifest("1h")))
     held = ns.eventually(lambda: [one for one in ns.all("pods") if gates(one) == [GATE]])
     hold(ns, "foreign", app="web")  # not controlled by the Deployment
     name = held[0]["metadata"]["name"]
-    assert f"Pod {ns.namespace}/{name}" in cli.here("describe", "deployment/web")
+    assert f"Pod {ns.namespace}/{name}" in cli.output("describe", "deployment/web")
     for mode, suffix in (("client", "(dry run)"), ("server", "(server dry run)")):
         for asked in (("release", "deploy/web"), ("freeze", "--reason", "x")):
-            assert suffix in cli.here(*asked, f"--dry-run={mode}")
+            assert suffix in cli.output(*asked, f"--dry-run={mode}")
     assert gates(ns.get("pod", name)) == [GATE]
     assert "annotations" not in ns.get("namespace", ns.namespace)["metadata"]
-    cli.here("freeze", "--reason", "x")
-    assert "(dry run)" in cli.here("thaw", "--dry-run=client")
+    cli.output("freeze", "--reason", "x")
+    assert "(dry run)" in cli.output("thaw", "--dry-run=client")
     assert "holdfast.dev/freeze" in ns.get("namespace", ns.namespace)["metadata"]["annotations"]
-    cli.here("thaw")
+    cli.output("thaw")
     done = cli.run("release", "deployment/web", "free", "none", "-n", ns.namespace)
     assert done.returncode == 1
     assert done.stdout == f"pod {ns.namespace}/{name} released\n"
@@ -497,7 +497,9 @@ def test_workload_stands_for_its_pods_and_a_dry_run_stores_nothing(ns: Namespace
     assert summary == "Error: 2 of 3 failed; the reasons are above"
 
 
-def test_installed_configuration_counts(ns: Namespace, cli: Cli, tmp_path: Path) -> None:
+def test_difference_from_installed_configuration_is_reported(
+    ns: Namespace, cli: Cli, tmp_path: Path
+) -> None:
     text = (ROOT / "manifests" / "base" / "holdfast.yaml").read_text()
     container = {"name": "main", "image": "busybox"}
     volumes = [{"name": "config", "configMap": {"name": "c"}}]
@@ -514,17 +516,17 @@ def test_installed_configuration_counts(ns: Namespace, cli: Cli, tmp_path: Path)
     head = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
     file.write_text(f"{head}profiles: [{{schedulerName: other}}]\n")
     assert "note" not in cli.run("list", *here).stderr
-    told = cli.run("list", *here, "--config", str(file)).stderr
-    assert f"differs from the installed configuration, ConfigMap {ns.namespace}/c" in told
-    told = user(ns, "reader", tmp_path, "view").run("list", *here).stderr
-    assert "note" not in told
-    told = user(ns, "stranger", tmp_path).run("list", *here).stderr
-    assert told.count("assuming the defaults") == 1
+    message = cli.run("list", *here, "--config", str(file)).stderr
+    assert f"differs from the installed configuration, ConfigMap {ns.namespace}/c" in message
+    message = user(ns, "reader", tmp_path, "view").run("list", *here).stderr
+    assert "note" not in message
+    message = user(ns, "stranger", tmp_path).run("list", *here).stderr
+    assert message.count("assuming the defaults") == 1
 
 
-def test_gate_that_someone_else_removes_early_is_reported(ns: Namespace, cli: Cli) -> None:
+def test_early_gate_removal_by_others_is_reported(ns: Namespace, cli: Cli) -> None:
     hold(ns, "asked", "taken")
-    cli.here("release", "asked")
+    cli.output("release", "asked")
     ns.kubectl("patch", "pod", "taken", "--type=merge", "-p", '{"spec": {"schedulingGates": null}}')
 
     def messages() -> dict[tuple[str, str], str]:
@@ -535,21 +537,21 @@ def test_gate_that_someone_else_removes_early_is_reported(ns: Namespace, cli: Cl
         }
         return found if len(found) == 2 else {}
 
-    told = ns.eventually(messages)
-    assert "s before its due time by someone else" in told["ReleasedEarly", "taken"]
-    assert "s before its due time at a user's request" in told["Released", "asked"]
+    found = ns.eventually(messages)
+    assert "s before its due time by someone else" in found["ReleasedEarly", "taken"]
+    assert "s before its due time at a user's request" in found["Released", "asked"]
     removed = "holdfast.dev/delay: removed by someone else before the due time"
-    assert removed in cli.here("explain", "taken")
-    assert removed not in cli.here("explain", "asked")
+    assert removed in cli.output("explain", "taken")
+    assert removed not in cli.output("explain", "asked")
 
 
 def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None:
     hold(ns, "a", "b", app="web")
     hold(ns, "c")
-    told = cli.refused("release", "-l", "app=web")
-    assert told == ("Error: cannot ask without a terminal (Release 2 pods now?); add --yes")
+    message = cli.error("release", "-l", "app=web")
+    assert message == ("Error: cannot ask without a terminal (Release 2 pods now?); add --yes")
     assert gates(ns.get("pod", "a")) == [GATE]
-    assert cli.here("release", "-l", "app=web", "--yes").count("released") == 2
+    assert cli.output("release", "-l", "app=web", "--yes").count("released") == 2
     assert gates(ns.get("pod", "b")) == []
     assert gates(ns.get("pod", "c")) == [GATE]
 
@@ -557,8 +559,8 @@ def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None
 @pytest.mark.parametrize(
     "arguments",
     [
-        pytest.param(["release"], id="nothing named"),
-        pytest.param(["release", "a", "-l", "b=c"], id="named and selected"),
+        pytest.param(["release"], id="no pod"),
+        pytest.param(["release", "a", "-l", "b=c"], id="names and selector"),
         pytest.param(["release", "a", "-A"], id="in all namespaces"),
         pytest.param(["list", "-o", "table"], id="unknown format"),
         pytest.param(["preview"], id="no file"),
@@ -573,7 +575,7 @@ def test_usage_error_exits_with_status_2(cli: Cli, arguments: list[str]) -> None
 def test_user_without_the_release_verb_is_rejected(ns: Namespace, tmp_path: Path) -> None:
     hold(ns, "held")
     editor = user(ns, "editor", tmp_path, "edit")
-    assert editor.refused("release", "held") == (
+    assert editor.error("release", "held") == (
         f"Error: you may not release pods in namespace {ns.namespace}: the verb 'release' on "
         "holds.holdfast.dev is missing; ask an admin to bind the ClusterRole holdfast-releaser"
     )
@@ -594,32 +596,32 @@ def test_user_with_the_release_verb_releases(ns: Namespace, tmp_path: Path) -> N
         }
     )
     releaser = user(ns, "releaser", tmp_path, "edit", role)
-    assert "released" in releaser.here("release", "held")
+    assert "released" in releaser.output("release", "held")
 
 
-# --- a user without rights, no cluster, an old token --------------------------------------------
+# --- missing rights, no cluster, kubeconfig contexts --------------------------------------------
 
 
 @pytest.mark.parametrize("arguments", [["list"], ["explain", "held"], ["release", "held"]], ids=str)
-def test_error_for_a_user_without_rights_names_the_missing_right(
+def test_permission_error_names_the_missing_right(
     ns: Namespace, tmp_path: Path, arguments: list[str]
 ) -> None:
-    told = user(ns, "nobody", tmp_path).refused(*arguments)
-    assert "cannot " in told
-    assert 'resource "pods"' in told
-    assert told.endswith(
+    message = user(ns, "nobody", tmp_path).error(*arguments)
+    assert "cannot " in message
+    assert 'resource "pods"' in message
+    assert message.endswith(
         "ask an admin for this permission, or choose a namespace (-n) where you have it"
     )
 
 
-def test_an_unreachable_cluster(ns: Namespace, tmp_path: Path) -> None:
+def test_unreachable_cluster_is_reported(ns: Namespace, tmp_path: Path) -> None:
     config = yaml.safe_load(ns.plane.kubeconfig.read_text())
     config["clusters"][0]["cluster"]["server"] = "https://127.0.0.1:1"
     path = tmp_path / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
-    told = Cli(path, "default").refused("list")
-    assert "https://127.0.0.1:1 does not answer" in told
-    assert told.endswith(
+    message = Cli(path, "default").error("list")
+    assert "https://127.0.0.1:1 does not answer" in message
+    assert message.endswith(
         "check that the cluster is running, and check --kubeconfig, --context and KUBECONFIG"
     )
     done = Cli(path, "default").run("doctor")
@@ -627,7 +629,7 @@ def test_an_unreachable_cluster(ns: Namespace, tmp_path: Path) -> None:
     assert "does not answer" in done.stderr
 
 
-def test_namespace_defaults_to_the_contexts(ns: Namespace, tmp_path: Path) -> None:
+def test_namespace_defaults_to_that_of_the_context(ns: Namespace, tmp_path: Path) -> None:
     hold(ns, "held")
     config = yaml.safe_load(ns.plane.kubeconfig.read_text())
     config["contexts"][0]["context"]["namespace"] = ns.namespace
@@ -648,8 +650,8 @@ def levels(output: str) -> dict[str, str]:
 
 def test_doctor_on_a_cluster_with_holdfast(cli: Cli) -> None:
     found = levels(cli.run("doctor").stdout)
-    well = ("API server", "clock", "webhooks", "caBundle", "server", "certificate")
-    assert {about: found[about] for about in well} == dict.fromkeys(well, "OK")
+    healthy = ("API server", "clock", "webhooks", "caBundle", "server", "certificate")
+    assert {about: found[about] for about in healthy} == dict.fromkeys(healthy, "OK")
 
 
 @pytest.mark.xdist_group("cli")
@@ -663,7 +665,7 @@ def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
     assert "no mutating and no validating webhook is registered" in done.stdout
     assert "nothing is installed in namespace holdfast-system" in done.stdout
     for asked in (("list",), ("show", "db")):
-        assert "this cluster has no KubeVirt" in cli.refused("sticky", *asked)
+        assert "this cluster has no KubeVirt" in cli.error("sticky", *asked)
     gated = [{"name": GATE}]
     ns.apply(pod("stuck", {"delay": "1"}, schedulingGates=gated))
     overdue = ns.eventually(
@@ -671,13 +673,13 @@ def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
     )
     assert overdue is not None
     assert levels(cli.run("doctor").stdout)["leader"] == "PROBLEM"
-    assert "is still held" in cli.here("explain", "stuck")
-    assert cli.here("list").splitlines()[1].split()[1] == "overdue"
+    assert "is still held" in cli.output("explain", "stuck")
+    assert cli.output("list").splitlines()[1].split()[1] == "overdue"
     ns.kubectl("delete", "pod", "stuck")
 
 
 @pytest.mark.xdist_group("cli")
-def test_doctor_frees_a_deleted_pod_of_a_vm(bare: tuple[Namespace, Cli]) -> None:
+def test_doctor_suggests_how_to_free_a_stuck_vm_pod(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
     kept = pod("kept")
     kept["metadata"] |= {
@@ -720,9 +722,9 @@ def test_uninstall_reports_a_running_dev(bare: tuple[Namespace, Cli]) -> None:
     assert cli.run(*arguments).stdout == "nothing was installed in holdfast-system\n"
     kind = {"apiVersion": "admissionregistration.k8s.io/v1", "kind": "MutatingWebhookConfiguration"}
     ns.apply({**kind, "metadata": {"name": "holdfast-dev"}})
-    told = cli.run(*arguments).stdout.splitlines()
-    assert told[0] == "nothing was installed in holdfast-system"
-    assert "holdfast dev still holds pods in this cluster; stop it with Ctrl-C" in told[1]
+    lines = cli.run(*arguments).stdout.splitlines()
+    assert lines[0] == "nothing was installed in holdfast-system"
+    assert "holdfast dev still holds pods in this cluster; stop it with Ctrl-C" in lines[1]
     ns.kubectl("delete", "mutatingwebhookconfiguration", "holdfast-dev")
 
 
@@ -730,16 +732,16 @@ def test_uninstall_reports_a_running_dev(bare: tuple[Namespace, Cli]) -> None:
 
 
 @pytest.mark.xdist_group("cli")
-def test_sticky(bare: tuple[Namespace, Cli]) -> None:
+def test_sticky_set_show_list_and_clear(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
     ns.apply(*CRDS)
     ns.definitions_established()
     made: Any = ns.create({**VM, "metadata": {"name": "db"}})
-    assert cli.here("sticky", "list").splitlines()[1].split()[:4] == ["db", "-", "yes", "-"]
-    assert "node node-9 not found" in cli.refused("sticky", "set", "db", "node-9")
-    assert "not found" in cli.refused("sticky", "show", "none")
+    assert cli.output("sticky", "list").splitlines()[1].split()[:4] == ["db", "-", "yes", "-"]
+    assert "node node-9 not found" in cli.error("sticky", "set", "db", "node-9")
+    assert "not found" in cli.error("sticky", "show", "none")
     ns.kubectl("cordon", "node-2")
-    output = cli.here("sticky", "set", "db", "node-2")
+    output = cli.output("sticky", "set", "db", "node-2")
     assert "returns to node-2 at its next start" in output
     assert "warning: node-2: it is cordoned" in output
     ns.kubectl("uncordon", "node-2")
@@ -748,22 +750,22 @@ def test_sticky(bare: tuple[Namespace, Cli]) -> None:
         "holdfast.dev/sticky-node": "node-2",
         "holdfast.dev/sticky-node-uid": made["metadata"]["uid"],
     }
-    shown = cli.here("sticky", "show", "db")
+    shown = cli.output("sticky", "show", "db")
     assert "returns to node-2" in shown
     assert "was created on" not in shown
-    (item,) = json.loads(cli.here("sticky", "list", "-o", "json"))["items"]
+    (item,) = json.loads(cli.output("sticky", "list", "-o", "json"))["items"]
     assert (item["node"], item["runsOn"]) == ("node-2", None)
     own = {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}
     ns.kubectl("patch", "vm", "db", "--type=merge", "-p", json.dumps({"spec": own}))
     why = 'the node selector or affinity of the pod requires "zone In [b]"'
-    assert f"warning: node-1: {why}" in cli.here("sticky", "set", "db", "node-1")
-    assert "no longer has a recorded node" in cli.here("sticky", "clear", "db")
+    assert f"warning: node-1: {why}" in cli.output("sticky", "set", "db", "node-1")
+    assert "no longer has a recorded node" in cli.output("sticky", "clear", "db")
     recorded = {"holdfast.dev/sticky-node-uid": made["metadata"]["uid"]}
     assert ns.get("virtualmachine", "db")["metadata"]["annotations"] == recorded
 
 
 @pytest.mark.xdist_group("cli")
-def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]) -> None:
+def test_sticky_move_and_a_recreated_node(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
     ns.apply(*CRDS)
     ns.definitions_established()
@@ -771,25 +773,25 @@ def test_vms_of_a_node_that_was_renamed_or_recreated(bare: tuple[Namespace, Cli]
         annotations = {"holdfast.dev/sticky-node": node}
         ns.create({**VM, "metadata": {"name": name, "annotations": annotations}})
     move = ("sticky", "move", "--from", "old", "--to")
-    assert "node new not found" in cli.refused(*move, "new")
-    told = "Error: cannot ask without a terminal (Move 2 VMs from old to node-2?); add --yes"
-    assert cli.refused(*move, "node-2") == told
-    assert cli.here(*move, "node-2", "--yes").count("returns to node-2 at its next start") == 2
-    assert cli.here(*move, "node-2", "--yes") == ""
-    listed = cli.here("sticky", "list").splitlines()[1:]
+    assert "node new not found" in cli.error(*move, "new")
+    message = "Error: cannot ask without a terminal (Move 2 VMs from old to node-2?); add --yes"
+    assert cli.error(*move, "node-2") == message
+    assert cli.output(*move, "node-2", "--yes").count("returns to node-2 at its next start") == 2
+    assert cli.output(*move, "node-2", "--yes") == ""
+    listed = cli.output("sticky", "list").splitlines()[1:]
     assert [line.split()[:2] for line in listed] == [
         ["a", "node-2"],
         ["b", "node-2"],
         ["c", "node-1"],
     ]
 
-    assert "was created on" not in cli.here("sticky", "show", "a")
+    assert "was created on" not in cli.output("sticky", "show", "a")
     manifest = ns.get("node", "node-2")
     ns.kubectl("delete", "node", "node-2")
     time.sleep(1.1)  # times have whole seconds
     kept = {key: manifest["metadata"][key] for key in ("name", "labels", "annotations")}
     ns.create({"apiVersion": "v1", "kind": "Node", "metadata": kept})
-    shown = cli.here("sticky", "show", "a")
+    shown = cli.output("sticky", "show", "a")
     assert "node-2 was created on" in shown
     assert "it may be another node of that name, without the VM's disks" in shown
 
@@ -830,17 +832,17 @@ def test_sticky_uses_the_registered_annotation(bare: tuple[Namespace, Cli], tmp_
             "webhooks": [registered],
         }
     )
-    unheard = "in this cluster does not read annotation holdfast.dev/sticky-node of VMs; give"
+    not_read = "in this cluster does not read annotation holdfast.dev/sticky-node of VMs; give"
     for change in (["set", "db", "node-2"], ["clear", "db"]):
-        assert unheard in cli.refused("sticky", *change)
+        assert not_read in cli.error("sticky", *change)
     assert "annotations" not in ns.get("virtualmachine", "db")["metadata"]
-    assert unheard in cli.run("sticky", "list", "-n", ns.namespace).stderr
-    assert unheard in cli.run("sticky", "show", "db", "-n", ns.namespace).stderr
+    assert not_read in cli.run("sticky", "list", "-n", ns.namespace).stderr
+    assert not_read in cli.run("sticky", "show", "db", "-n", ns.namespace).stderr
 
     configuration = tmp_path / "holdfast.yaml"
     configuration.write_text(STICKY_BY_PROFILE.replace("NAME", ns.namespace))
     by = ("--config", str(configuration))
-    assert "returns to node-2" in cli.here("sticky", "set", "db", "node-2", *by)
+    assert "returns to node-2" in cli.output("sticky", "set", "db", "node-2", *by)
     annotations = ns.get("virtualmachine", "db")["metadata"]["annotations"]
     assert annotations["example.com/node"] == "node-2"
     listed = cli.run("sticky", "list", "-n", ns.namespace, *by)
@@ -850,13 +852,13 @@ def test_sticky_uses_the_registered_annotation(bare: tuple[Namespace, Cli], tmp_
         ["other", "-", "no"],
     ]
     not_run = "the sticky plugin does not run for its pods in this configuration"
-    assert not_run in cli.refused("sticky", "set", "other", "node-2", *by)
-    assert not_run in cli.here("sticky", "show", "other", *by)
+    assert not_run in cli.error("sticky", "set", "other", "node-2", *by)
+    assert not_run in cli.output("sticky", "show", "other", *by)
 
     configuration.write_text(STICKY_BY_PROFILE.replace("NAME", "elsewhere"))
-    told = cli.here("sticky", "set", "db", "node-1", *by)
-    assert "node-1 is recorded for VM" in told
-    assert "which is not sticky: namespace" in told
+    message = cli.output("sticky", "set", "db", "node-1", *by)
+    assert "node-1 is recorded for VM" in message
+    assert "which is not sticky: namespace" in message
     configuration.write_text(STICKY_BY_PROFILE.replace("nodeAnnotation", "nodeAnotation"))
-    refused = cli.refused("sticky", "list", *by)
+    refused = cli.error("sticky", "list", *by)
     assert "unknown field 'nodeAnotation': did you mean nodeAnnotation" in refused

@@ -1,4 +1,4 @@
-"""The CEL conditions and what the plugins say in Python agree on generated pods."""
+"""The CEL match conditions agree with the plugins on generated pods."""
 
 import contextlib
 import random
@@ -61,10 +61,10 @@ def default_pipeline() -> AdmissionPipeline:
     return make_pipeline()
 
 
-def test_pod_matches_exactly_when_a_plugin_concerns_it(ns: Namespace) -> None:
+def test_match_conditions_agree_with_plugins(ns: Namespace) -> None:
     profile = default_pipeline().profiles.by_name["*"]
 
-    def concerned(manifest: Object) -> bool:
+    def is_concerned(manifest: Object) -> bool:
         read = Pod.of(manifest)
         marks = (*read.gates, *read.finalizers)
         return any(plugin.concerns(read) for plugin in profile.plugins) or any(
@@ -76,131 +76,143 @@ def test_pod_matches_exactly_when_a_plugin_concerns_it(ns: Namespace) -> None:
     before = ns.reviews()
     for number in range(200):
         manifest = generated(source, number)
-        with contextlib.suppress(ApiStatusError):  # some are refused: they have been sent as well
+        with contextlib.suppress(ApiStatusError):  # a rejected pod has reached the webhook too
             ns.create_pods([manifest], dry_run=True)
         after = ns.reviews()
         sent, before = after > before, after
-        assert sent == concerned(manifest), (SEED, manifest)
+        assert sent == is_concerned(manifest), (SEED, manifest)
         outcomes.add(sent)
     assert outcomes == {True, False}
 
 
 SECONDS = ["15", "604800", "604801", "999999999", "1000000000", "0", "015", "+15", "-15", "1_5"]
-OTHERWISE = ["1h", "15s", "1.5", "", " 15", "15\n", "fifteen", "٣", "9" * 30]
+OTHER_VALUES = ["1h", "15s", "1.5", "", " 15", "15\n", "fifteen", "٣", "9" * 30]
 NOW_MS = 1_790_000_000_000
-JUDGE = "unsettled"
-"""A policy by which the API server says what the condition comes to, without a webhook."""
-UNSETTLED = "has to be checked"
+POLICY = "needs-validation"
+"""Name of a policy that reports the result of the condition without calling a webhook."""
+MESSAGE = "has to be validated"
 
 
 @pytest.fixture(scope="module")
-def judged(control_plane: ControlPlane) -> Iterator[Namespace]:
-    """The one namespace where no webhook is asked, with the condition as a policy in it."""
+def policy_ns(control_plane: ControlPlane) -> Iterator[Namespace]:
+    """A namespace that no webhook is called for, with the condition as a policy."""
     kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
     rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
     expression = f"!({conditions.validate_condition(default_pipeline().profiles)})"
     policy = {
         **kind,
         "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": JUDGE},
+        "metadata": {"name": POLICY},
         "spec": {
             "failurePolicy": "Fail",
             "matchConstraints": {"resourceRules": [{**rule, "resources": ["pods"]}]},
-            "validations": [{"expression": expression, "message": UNSETTLED}],
+            "validations": [{"expression": expression, "message": MESSAGE}],
         },
     }
     only = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
     binding = {
         **kind,
         "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": JUDGE},
+        "metadata": {"name": POLICY},
         "spec": {
-            "policyName": JUDGE,
+            "policyName": POLICY,
             "validationActions": ["Deny"],
             "matchResources": {"namespaceSelector": only},
         },
     }
     control_plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
     found = Namespace(control_plane, "kube-system")
-    found.eventually(lambda: unsettled(found, pod("asks", {"delay": "15"})))
+    found.eventually(lambda: needs_validation(found, pod("delayed", {"delay": "15"})))
     yield found
     kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
-    control_plane.kubectl("delete", kinds, JUDGE)
+    control_plane.kubectl("delete", kinds, POLICY)
 
 
-def unsettled(judged: Namespace, manifest: Object) -> bool:
+def needs_validation(policy_ns: Namespace, manifest: Object) -> bool:
     try:
-        judged.create_pods([manifest], dry_run=True)
+        policy_ns.create_pods([manifest], dry_run=True)
     except ApiStatusError as exc:
-        if UNSETTLED not in str(exc):
+        if MESSAGE not in str(exc):
             raise
         return True
     return False
 
 
-def test_a_new_pod_is_stored_without_a_check_only_where_there_is_nothing_to_say(
-    judged: Namespace,
+def test_only_valid_pods_without_warnings_skip_validation(
+    policy_ns: Namespace,
 ) -> None:
     pipeline, source = default_pipeline(), random.Random(SEED)
     outcomes = set()
     for number in range(300):
         manifest = generated(source, number)
         made = manifest["metadata"].setdefault("annotations", {})
-        made |= {key: source.choice(SECONDS + OTHERWISE) for key in made if "delay" in key}
+        made |= {key: source.choice(SECONDS + OTHER_VALUES) for key in made if "delay" in key}
         verdict = pipeline.validate(read_review(manifest), now_ms=NOW_MS)
-        checked = unsettled(judged, manifest)
-        said = verdict.code is not Code.SUCCESS or bool(verdict.warnings)
-        assert checked or not said, (SEED, manifest, verdict)
-        outcomes.add((checked, said))
+        validated = needs_validation(policy_ns, manifest)
+        reported = verdict.code is not Code.SUCCESS or bool(verdict.warnings)
+        assert validated or not reported, (SEED, manifest, verdict)
+        outcomes.add((validated, reported))
     assert outcomes == {(True, True), (True, False), (False, False)}
 
 
 @pytest.mark.parametrize(
     ("annotations", "gates", "expected"),
     [
-        pytest.param({"delay": "15"}, ["holdfast.dev/delay"], False, id="held as it asks"),
-        pytest.param({"holdfast.dev/delay": "604800"}, ["holdfast.dev/delay"], False, id="most"),
-        pytest.param({"delay": "15"}, ["x.io/y", "holdfast.dev/delay"], False, id="another's gate"),
+        pytest.param({"delay": "15"}, ["holdfast.dev/delay"], False, id="valid delay"),
+        pytest.param(
+            {"holdfast.dev/delay": "604800"}, ["holdfast.dev/delay"], False, id="longest delay"
+        ),
+        pytest.param(
+            {"delay": "15"}, ["x.io/y", "holdfast.dev/delay"], False, id="gate of another component"
+        ),
         pytest.param(
             {"delay": "15", "holdfast.dev/allowed": "delay"},
             ["holdfast.dev/delay"],
             True,
-            id="another webhook ends the hold",
+            id="hold allowed by another webhook",
         ),
-        pytest.param({"delay": "15"}, [], True, id="the gate is gone"),
-        pytest.param({"delay": "15"}, ["x.io/y"], True, id="another's gate alone"),
+        pytest.param({"delay": "15"}, [], True, id="gate removed"),
+        pytest.param({"delay": "15"}, ["x.io/y"], True, id="only a gate of another component"),
         pytest.param({"delay": "604801"}, ["holdfast.dev/delay"], True, id="too long"),
         pytest.param({"delay": "9" * 30}, ["holdfast.dev/delay"], True, id="beyond 64 bits"),
-        pytest.param({"delay": "15\n"}, ["holdfast.dev/delay"], True, id="a line break"),
-        pytest.param({"delay": "15s"}, ["holdfast.dev/delay"], True, id="a duration"),
+        pytest.param({"delay": "15\n"}, ["holdfast.dev/delay"], True, id="line break"),
+        pytest.param({"delay": "15s"}, ["holdfast.dev/delay"], True, id="duration"),
         pytest.param(
-            {"delay": "15", "holdfast.dev/delay": "15"}, ["holdfast.dev/delay"], True, id="both"
+            {"delay": "15", "holdfast.dev/delay": "15"},
+            ["holdfast.dev/delay"],
+            True,
+            id="both annotations",
         ),
         pytest.param(
             {"delay": "15", "holdfast.dev/jitter": "1"}, ["holdfast.dev/delay"], True, id="jitter"
         ),
-        pytest.param({"delay": "15", "type": "space"}, ["holdfast.dev/delay"], True, id="placed"),
         pytest.param(
-            {"delay": "15"}, ["holdfast.dev/delay", "holdfast.dev/x"], True, id="a gate unknown"
+            {"delay": "15", "type": "space"}, ["holdfast.dev/delay"], True, id="placement rule"
+        ),
+        pytest.param(
+            {"delay": "15"},
+            ["holdfast.dev/delay", "holdfast.dev/x"],
+            True,
+            id="unknown Holdfast gate",
         ),
         pytest.param(
             {"delay": "15"},
             ["holdfast.dev/delay", *(f"x.io/{number}" for number in range(100))],
             True,
-            id="more gates than are tested",
+            id="more gates than the condition tests",
         ),
     ],
 )
-def test_checks_made_by_calls(
-    judged: Namespace, annotations: dict[str, str], gates: list[str], expected: bool
+def test_condition_decides_whether_a_pod_is_validated(
+    policy_ns: Namespace, annotations: dict[str, str], gates: list[str], expected: bool
 ) -> None:
     manifest = pod("made", annotations)
     manifest["spec"]["schedulingGates"] = [{"name": name} for name in gates]
 
-    assert expected == unsettled(judged, manifest)
+    assert expected == needs_validation(policy_ns, manifest)
 
 
-def test_a_pod_may_have_as_many_annotations_as_the_api_server_takes(ns: Namespace) -> None:
+def test_pod_with_55000_annotations_is_admitted(ns: Namespace) -> None:
     most = {f"{number:x}": "" for number in range(55_000)}  # of 256 KiB
     (made,) = ns.create_pods([pod("many", most)], dry_run=True)
     assert len(made["metadata"]["annotations"]) == len(most)

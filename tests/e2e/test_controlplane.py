@@ -1,4 +1,4 @@
-"""The control plane itself, on the real thing: it starts, it is Kubernetes, it leaves nothing."""
+"""The control plane of the tests: startup, crashes and cleanup."""
 
 import json
 import os
@@ -65,7 +65,7 @@ def alive(pids: list[int]) -> list[int]:
 
 
 def is_alive(pid: int) -> bool:
-    # The process may end between two questions about it.
+    # The process may end between the two calls.
     try:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
@@ -76,7 +76,7 @@ def pids_of(control_plane: ControlPlane) -> list[int]:
     return [control_plane.process(name).pid for name in components.NAMES]
 
 
-def test_it_is_the_version_that_is_asked_for(cluster: ControlPlane) -> None:
+def test_requested_kubernetes_version_is_run(cluster: ControlPlane) -> None:
     version = json.loads(cluster.kubectl("get", "--raw", "/version"))
     assert version["gitVersion"] == f"v{os.environ.get(VARIABLE, NEWEST)}"
 
@@ -92,7 +92,7 @@ def test_requests_are_audited_without_their_content(cluster: ControlPlane) -> No
     assert "unheard" not in cluster.audit_log.read_text()
 
 
-def test_only_the_owner_reads_the_keys(cluster: ControlPlane) -> None:
+def test_key_files_are_readable_by_the_owner_only(cluster: ControlPlane) -> None:
     assert cluster.directory.stat().st_mode & 0o777 == 0o700
     secrets = [*cluster.directory.rglob("*.key"), *cluster.directory.rglob("kubeconfig")]
     assert len(secrets) > 5
@@ -100,7 +100,7 @@ def test_only_the_owner_reads_the_keys(cluster: ControlPlane) -> None:
 
 
 @pytest.mark.parametrize("name", components.NAMES)
-def test_each_component_can_crash_and_come_back(cluster: ControlPlane, name: str) -> None:
+def test_crashed_component_can_be_restarted(cluster: ControlPlane, name: str) -> None:
     process = cluster.process(name)
     before = process.pid
     process.kill()
@@ -110,7 +110,7 @@ def test_each_component_can_crash_and_come_back(cluster: ControlPlane, name: str
     run_pod(cluster, f"after-{name}")
 
 
-def test_after_a_crash_of_kwok_every_node_runs_pods_at_once(cluster: ControlPlane) -> None:
+def test_all_nodes_run_pods_after_kwok_restarts(cluster: ControlPlane) -> None:
     cluster.process(components.KWOK).kill()
     cluster.process(components.KWOK).restart()
     for node in ("node-1", "node-2", "node-3"):
@@ -119,7 +119,7 @@ def test_after_a_crash_of_kwok_every_node_runs_pods_at_once(cluster: ControlPlan
         cluster.kubectl("wait", "--for=condition=Ready", f"pod/on-{node}", "--timeout=20s")
 
 
-def test_an_exception_in_the_body_stops_everything_and_keeps_the_logs() -> None:
+def test_exception_stops_the_cluster_and_keeps_the_logs() -> None:
     pids: list[int] = []
     directories: list[Path] = []
 
@@ -152,7 +152,7 @@ def test_component_that_dies_at_startup_is_reported() -> None:
     shutil.rmtree(log.parent)
 
 
-def test_directory_keeps_one_cluster(tmp_path: Path) -> None:
+def test_directory_preserves_cluster_state_and_is_exclusive(tmp_path: Path) -> None:
     with ControlPlane(nodes=0, directory=tmp_path, durable=True) as first:
         first.kubectl("create", "namespace", "kept")
         token = first.kubectl("create", "token", "default").strip()
@@ -193,7 +193,7 @@ def test_killing_the_parent_leaves_nothing_behind() -> None:
 @pytest.mark.parametrize(
     "number", [pytest.param(signal.SIGINT, id="Ctrl-C"), pytest.param(signal.SIGTERM, id="SIGTERM")]
 )
-def test_the_command_ends_cleanly(number: signal.Signals) -> None:
+def test_up_command_shuts_down_cleanly_on_signal(number: signal.Signals) -> None:
     with run_command("-m", "controlplane", "up", "--nodes", "1") as command:
         assert command.stdout is not None
         kubeconfig = Path(command.stdout.readline().removeprefix("export KUBECONFIG=").strip())
@@ -202,13 +202,13 @@ def test_the_command_ends_cleanly(number: signal.Signals) -> None:
         children = psutil.Process(command.pid).children()
         assert len(children) == len(components.NAMES) + 1
         os.killpg(command.pid, number)
-        _, said = command.communicate()
-    assert command.returncode == 0, said
+        _, stderr = command.communicate()
+    assert command.returncode == 0, stderr
     assert not kubeconfig.parent.exists()
     assert alive([child.pid for child in children]) == []
 
 
-def test_missing_inotify_instances_are_reported_with_the_fix(tmp_path: Path) -> None:
+def test_inotify_limit_error_suggests_the_fix(tmp_path: Path) -> None:
     script = "echo 'panic: Failed to create an inotify watcher'; seq 20; exit 2"
     with closing(Guard()) as guard:
         dying = Process(
@@ -226,14 +226,14 @@ def test_missing_inotify_instances_are_reported_with_the_fix(tmp_path: Path) -> 
     assert last.endswith("allow more: sudo sysctl fs.inotify.max_user_instances=1024")
 
 
-def test_a_taken_port_is_one_clear_line() -> None:
+def test_port_in_use_is_reported_in_one_line() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with run_command("-m", "controlplane", "up", "--port", str(port)) as command:
-            out, said = command.communicate()
+            out, stderr = command.communicate()
     assert command.returncode == 1
     assert out == ""
-    assert said == (
+    assert stderr == (
         f"controlplane: port {port} on 127.0.0.1 is already in use; choose another port, leave "
         "it out to get a free one, or stop the process that uses it\n"
     )

@@ -8,12 +8,12 @@ from tests.e2e.test_workloads import LABELS, workload
 SELECTOR = "made-by=the-controller"
 KINDS = ("Deployment", "StatefulSet", "DaemonSet")
 DELAY = 15.0
-AT_ONCE = 5.0
-"""Seconds from the creation of a replacement to its release, at most."""
+REPLACEMENT_SECONDS = 5.0
+"""Maximum time from the creation of a replacement to its release."""
 
 
-def test_rollout_waits_and_a_replacement_does_not(ns: Namespace) -> None:
-    """All kinds at the same time: each takes twice the delay."""
+def test_rollout_is_delayed_but_a_replacement_is_not(ns: Namespace) -> None:
+    """Run all kinds in parallel: each takes twice the delay."""
     own = [
         Namespace.create_new(ns.plane, f"{ns.namespace}-{kind.lower()}", ns.holdfast)
         for kind in KINDS
@@ -29,10 +29,10 @@ def roll_out(ns: Namespace, kind: str) -> None:
     metadata["labels"] = {**LABELS, "kind": kind}
     waited: dict[str, float] = {}
 
-    def fresh() -> Object | None:
-        """Return the first pod that is released and was not before; forget the others."""
+    def newly_released() -> Object | None:
+        """Record all newly released pods, and return the first of them."""
         pods = ns.all("pods", SELECTOR)
-        releases = ns.releases()  # now: of pods with one name, the last one counts
+        releases = ns.releases()  # read now: of a reused pod name, only the latest release is kept
         found = [
             one
             for one in pods
@@ -46,10 +46,10 @@ def roll_out(ns: Namespace, kind: str) -> None:
         return next(iter(found), None)
 
     ns.apply(manifest)
-    first = ns.eventually(fresh)
+    first = ns.eventually(newly_released)
     assert first is not None
     assert waited[first["metadata"]["uid"]] >= DELAY - 1
-    for one in ns.all("pods", SELECTOR):  # those of other nodes, which are released a moment later
+    for one in ns.all("pods", SELECTOR):  # pods on other nodes are released a moment later
         waited.setdefault(one["metadata"]["uid"], DELAY)
 
     if kind == "Deployment":
@@ -59,12 +59,12 @@ def roll_out(ns: Namespace, kind: str) -> None:
         ns.kubectl("uncordon", node)
     else:
         ns.kubectl("delete", "pod", first["metadata"]["name"], "--wait=false")
-    second = ns.eventually(fresh)
+    second = ns.eventually(newly_released)
     assert second is not None
-    assert waited[second["metadata"]["uid"]] <= AT_ONCE
+    assert waited[second["metadata"]["uid"]] <= REPLACEMENT_SECONDS
 
     metadata["labels"]["revision"] = "two"
     ns.apply(manifest)
-    third = ns.eventually(fresh)
+    third = ns.eventually(newly_released)
     assert third is not None
     assert waited[third["metadata"]["uid"]] >= DELAY - 1

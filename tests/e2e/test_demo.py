@@ -13,7 +13,7 @@ LAST = "Press Ctrl-C to stop it and remove everything.\n"
 
 
 @pytest.mark.slow
-def test_make_run_releases_the_pod_and_writes_its_figures() -> None:
+def test_make_run_releases_the_pod_and_writes_run_json() -> None:
     done = subprocess.run(
         [sys.executable, "-m", "demo", "run"],
         cwd=ROOT,
@@ -24,20 +24,20 @@ def test_make_run_releases_the_pod_and_writes_its_figures() -> None:
     )
     assert done.returncode == 0, done.stdout + done.stderr
     last = done.stdout.splitlines()[-1]
-    told = re.fullmatch(
+    result = re.fullmatch(
         r"holdfast: delay 15 s, released after ([0-9.]+) s, running on (node-[123])", last
     )
-    assert told is not None, last
+    assert result is not None, last
     figures = json.loads((ROOT / "build" / "run.json").read_text())
     assert figures.keys() == {"delay_s", "released_s", "scheduled_s", "running_s", "node"}
     assert figures["delay_s"] == 15
     assert 15 <= figures["released_s"] <= figures["scheduled_s"] <= figures["running_s"]
-    assert figures["node"] == told[2]
+    assert figures["node"] == result[2]
     assert "SchedulingGated" in done.stdout
     assert "holdfast.dev/held: delay=15s" in done.stdout
 
 
-def test_make_up_prints_what_a_second_terminal_needs() -> None:
+def test_make_up_prints_exports_for_a_second_terminal() -> None:
     command = [sys.executable, "-m", "demo", "up"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, text=True, start_new_session=True

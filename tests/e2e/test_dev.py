@@ -34,17 +34,17 @@ def test_dev_registers_unregisters_and_recovers_from_being_killed(
         dev.start()
         address = dev.address
         dev.kill()
-        ns.eventually(lambda: not listens(address))  # the server went with it
-        assert "failed calling webhook" in ns.refusal(pod("asks", {"delay": "1"}))
-        ns.apply(pod("asks-nothing"))
+        ns.eventually(lambda: not listens(address))  # the server ends too
+        assert "failed calling webhook" in ns.refusal(pod("delayed", {"delay": "1"}))
+        ns.apply(pod("plain"))
 
         dev.start()
-        (made,) = ns.apply(pod("asks", {"delay": "1"}))
+        (made,) = ns.apply(pod("delayed", {"delay": "1"}))
         assert gates(made) == ["holdfast.dev/delay"]
-        ns.eventually(lambda: "asks" in ns.releases())
+        ns.eventually(lambda: "delayed" in ns.releases())
 
 
-def test_a_taken_port_is_one_clear_line(ns: Namespace, log: Path) -> None:
+def test_port_in_use_is_reported_in_one_line(ns: Namespace, log: Path) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -57,7 +57,7 @@ def test_a_taken_port_is_one_clear_line(ns: Namespace, log: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("arguments", "complaint"),
+    ("arguments", "error"),
     [
         (
             ["dev", "--kubeconfig", "nowhere"],
@@ -67,14 +67,14 @@ def test_a_taken_port_is_one_clear_line(ns: Namespace, log: Path) -> None:
     ],
     ids=["kubeconfig", "configuration"],
 )
-def test_a_missing_file_is_one_clear_line(arguments: list[str], complaint: str) -> None:
+def test_missing_file_is_reported_in_one_line(arguments: list[str], error: str) -> None:
     done = holdfast(*arguments)
     assert done.returncode == 1
-    assert done.stderr.startswith(complaint)
+    assert done.stderr.startswith(error)
     assert done.stderr.count("\n") == 1
 
 
-def test_an_unreachable_cluster_is_one_clear_line(tmp_path: Path) -> None:
+def test_unreachable_cluster_is_reported_in_one_line(tmp_path: Path) -> None:
     kubeconfig = tmp_path / "kubeconfig"
     kubeconfig.write_text(
         "{apiVersion: v1, kind: Config, current-context: a,"

@@ -1,4 +1,4 @@
-"""The framework on a real cluster: profiles, plugins of others, and those that misbehave."""
+"""The framework on a real cluster: profiles, third-party plugins and misbehaving plugins."""
 
 import itertools
 import json
@@ -35,7 +35,7 @@ Serve = Callable[..., Namespace]
 
 @pytest.fixture
 def serve(plain_cluster: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Serve]:
-    """Run `holdfast dev` with the test's own profiles, and give a namespace alongside it."""
+    """Run `holdfast dev` with the test's profiles, and return a namespace in its cluster."""
     with ExitStack() as stack:
 
         def start(
@@ -54,9 +54,9 @@ def serve(plain_cluster: ControlPlane, tmp_path: Path, log: Path) -> Iterator[Se
         yield start
 
 
-def installed(package: Path, target: Path) -> Mapping[str, str]:
-    """Install a plugin's package as a user would, and give the environment that has it."""
-    source = target.with_name("source")  # a copy: setuptools builds alongside what it packs
+def install_plugin(package: Path, target: Path) -> Mapping[str, str]:
+    """Install a plugin's package as a user would; return the environment that has it."""
+    source = target.with_name("source")  # a copy: setuptools writes build files next to the sources
     shutil.copytree(package, source)
     command = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--target"]
     command += [str(target), "--no-build-isolation", "--disable-pip-version-check", str(source)]
@@ -64,7 +64,7 @@ def installed(package: Path, target: Path) -> Mapping[str, str]:
     return {"PYTHONPATH": os.pathsep.join([str(target), str(ROOT)])}
 
 
-def test_two_profiles_serve_pods_of_two_schedulers(serve: Serve) -> None:
+def test_scheduler_name_selects_the_profile(serve: Serve) -> None:
     strict = {"pluginConfig": [{"name": "delay", "args": {"maxDelay": "10s"}}]}
     ns = serve({"schedulerName": "impatient", **strict}, {"schedulerName": "*"})
     long = {"delay": "3600"}
@@ -74,7 +74,7 @@ def test_two_profiles_serve_pods_of_two_schedulers(serve: Serve) -> None:
     assert made["metadata"]["annotations"][PROFILE] == "*"
 
 
-def test_plugin_that_changes_the_scheduler_keeps_one_profile_and_gate(
+def test_changing_the_scheduler_keeps_the_pods_profile_and_gate(
     serve: Serve, plain_cluster: ControlPlane
 ) -> None:
     hint = {"pluginConfig": [{"name": "delay", "args": {"schedulerName": "second"}}]}
@@ -86,7 +86,7 @@ def test_plugin_that_changes_the_scheduler_keeps_one_profile_and_gate(
         (shown,) = ns.apply(manifest, dry_run=True)
         return bool(shown["metadata"]["annotations"].get("touched") == "gated")
 
-    with other_webhook(plain_cluster, "a-touch", touched_by_another):
+    with other_webhook(plain_cluster, "a-touch", note_gates):
         ns.eventually(touched)  # the API server takes a moment to notice the other webhook
         (made,) = ns.apply(manifest)
         assert made["metadata"]["annotations"]["touched"] == "gated"  # it was called again
@@ -96,24 +96,24 @@ def test_plugin_that_changes_the_scheduler_keeps_one_profile_and_gate(
         ns.eventually(lambda: "changed" in ns.releases())
 
 
-def test_reinvocation_restores_what_another_webhook_removed(
+def test_reinvocation_restores_edits_removed_by_other_webhook(
     serve: Serve, plain_cluster: ControlPlane
 ) -> None:
     ns = serve({})
-    with other_webhook(plain_cluster, "z-undo", undone_by_another):
+    with other_webhook(plain_cluster, "z-undo", undo_edits):
         manifest = pod("undone", {"delay": "3600", "type": "space"})
-        ns.eventually(lambda: "undone" in noted(ns.apply(manifest, dry_run=True)[0]))
+        ns.eventually(lambda: "undone" in annotations_of(ns.apply(manifest, dry_run=True)[0]))
         (made,) = ns.apply(manifest)
 
     assert gates(made) == [DELAY]
     (term,) = made["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     assert [one["key"] for one in term["matchExpressions"]] == ["theirs", "kubernetes.io/role"]
-    assert noted(made)[PROFILE] == "*"
+    assert annotations_of(made)[PROFILE] == "*"
 
 
-def undone_by_another(seen: Object) -> list[Object]:
-    """Take away once what others required of a pod's node, and its gates."""
-    if "undone" in noted(seen):
+def undo_edits(seen: Object) -> list[Object]:
+    """Replace a pod's required node affinity and remove its gates, once."""
+    if "undone" in annotations_of(seen):
         return []
     theirs = {"matchExpressions": [{"key": "theirs", "operator": "Exists"}]}
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [theirs]}}}
@@ -124,60 +124,58 @@ def undone_by_another(seen: Object) -> list[Object]:
     ]
 
 
-def test_annotation_added_late_by_another_webhook_is_rejected(
+def test_annotation_added_after_holdfast_ran_is_rejected(
     serve: Serve, plain_cluster: ControlPlane
 ) -> None:
     ns = serve({})
 
-    def warning() -> str:
+    def rejection() -> str:
         try:
             ns.apply(pod("marked"), dry_run=True)
         except ControlPlaneError as exc:
             return str(exc)
         return ""  # the API server takes a moment to notice the other webhook
 
-    with other_webhook(plain_cluster, "z-mark", marked_by_another):
-        said = ns.eventually(warning)
+    with other_webhook(plain_cluster, "z-mark", add_rule_annotation):
+        message = ns.eventually(rejection)
 
-    assert "made the rule match after Holdfast ran" in said
+    assert "made the rule match after Holdfast ran" in message
 
 
-def marked_by_another(seen: Object) -> list[Object]:
-    """Mark every pod for a placement rule."""
-    marks = {**noted(seen), "type": "space"}
+def add_rule_annotation(seen: Object) -> list[Object]:
+    """Annotate every pod so that a placement rule matches it."""
+    marks = {**annotations_of(seen), "type": "space"}
     return [{"op": "add", "path": "/metadata/annotations", "value": marks}]
 
 
-def noted(seen: Object) -> dict[str, str]:
+def annotations_of(seen: Object) -> dict[str, str]:
     return dict(seen["metadata"].get("annotations", {}))
 
 
-def touched_by_another(seen: Object) -> list[Object]:
-    """Note on a pod whether it was held when another webhook saw it."""
+def note_gates(seen: Object) -> list[Object]:
+    """Annotate a pod with whether it was gated when this webhook was called."""
     value = "gated" if seen["spec"].get("schedulingGates") else "free"
     return [{"op": "add", "path": "/metadata/annotations/touched", "value": value}]
 
 
-def test_the_example_plugin_holds_pods_until_they_are_signed_off(
-    serve: Serve, tmp_path: Path
-) -> None:
-    environment = installed(ROOT / "examples" / "plugin", tmp_path / "plugins")
+def test_example_plugin_holds_pods_until_sign_off(serve: Serve, tmp_path: Path) -> None:
+    environment = install_plugin(ROOT / "examples" / "plugin", tmp_path / "plugins")
     ns = serve({"plugins": {"enabled": [{"name": "signoff"}]}}, environment=environment)
-    asks = {"example.com/needs-signoff": "true"}
-    (made, both) = ns.apply(pod("waits", asks), pod("both", {**asks, "delay": "1"}))
+    annotations = {"example.com/needs-signoff": "true"}
+    (made, both) = ns.apply(pod("waits", annotations), pod("both", {**annotations, "delay": "1"}))
     assert gates(made) == [SIGNOFF]
     assert gates(both) == [DELAY, SIGNOFF]
     ns.kubectl("annotate", "pod", "waits", "both", "example.com/signed-off-by=ada")
     ns.eventually(lambda: ns.releases().keys() == {"waits", "both"})
     nonsense = {"example.com/needs-signoff": "maybe"}
     assert 'use "true", or remove the annotation' in ns.refusal(pod("nonsense", nonsense))
-    told = ns.refusal(pod("nonsense", {**nonsense, "delay": "soon"}))
-    assert 'invalid value "soon"' in told
-    assert 'use "true", or remove the annotation' in told
+    message = ns.refusal(pod("nonsense", {**nonsense, "delay": "soon"}))
+    assert 'invalid value "soon"' in message
+    assert 'use "true", or remove the annotation' in message
 
 
-def test_the_example_plugins_own_tests_pass(tmp_path: Path) -> None:
-    environment = installed(ROOT / "examples" / "plugin", tmp_path / "plugins")
+def test_example_plugin_tests_pass(tmp_path: Path) -> None:
+    environment = install_plugin(ROOT / "examples" / "plugin", tmp_path / "plugins")
     done = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_signoff.py"],
         cwd=ROOT / "examples" / "plugin",
@@ -190,10 +188,8 @@ def test_the_example_plugins_own_tests_pass(tmp_path: Path) -> None:
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_plugin_uses_its_handle_and_cannot_keep_an_overdue_pod(
-    serve: Serve, tmp_path: Path
-) -> None:
-    environment = installed(ROOT / "tests" / "e2e" / "janitor", tmp_path / "plugins")
+def test_plugin_uses_its_handle_and_cannot_block_a_due_pod(serve: Serve, tmp_path: Path) -> None:
+    environment = install_plugin(ROOT / "tests" / "e2e" / "janitor", tmp_path / "plugins")
     ns = serve({"plugins": {"enabled": [{"name": "janitor"}]}}, environment=environment)
     (waits,) = ns.apply(pod("waits", {"janitor": "wait"}))
     notes = waits["metadata"]["annotations"]
@@ -226,20 +222,22 @@ def test_plugin_uses_its_handle_and_cannot_keep_an_overdue_pod(
 
 
 @pytest.mark.parametrize("how", ["raise", "rubbish", "edits"])
-def test_failing_plugin_rejects_the_pod_and_is_named(
+def test_failing_plugin_rejects_only_its_pod_and_is_counted(
     serve: Serve, tmp_path: Path, how: str
 ) -> None:
-    environment = installed(ROOT / "tests" / "e2e" / "misbehaving", tmp_path / "plugins")
+    environment = install_plugin(ROOT / "tests" / "e2e" / "misbehaving", tmp_path / "plugins")
     ns = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
-    assert "failed calling webhook" in ns.refusal(pod("asks", {"misbehave": how}))
+    assert "failed calling webhook" in ns.refusal(pod("misbehaves", {"misbehave": how}))
     assert gates(ns.apply(pod("other", {"delay": "60"}))[0]) == [DELAY]
     failed = 'plugin="misbehaving",profile="*",status="Error"'
     counted = [line for line in ns.metrics() if "_count" in line and failed in line]
     assert [line.rpartition(" ")[2] for line in counted] == ["1.0"]
 
 
-def test_plugin_that_sleeps_times_out_and_blocks_no_other_pod(serve: Serve, tmp_path: Path) -> None:
-    environment = installed(ROOT / "tests" / "e2e" / "misbehaving", tmp_path / "plugins")
+def test_sleeping_plugin_times_out_without_blocking_other_pods(
+    serve: Serve, tmp_path: Path
+) -> None:
+    environment = install_plugin(ROOT / "tests" / "e2e" / "misbehaving", tmp_path / "plugins")
     ns = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
     with ThreadPoolExecutor(1) as pool:
         sleeping = pool.submit(ns.refusal, pod("sleeps", {"misbehave": "sleep"}))

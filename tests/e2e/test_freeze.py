@@ -16,13 +16,13 @@ from tests.e2e.test_cli import Cli
 from tests.e2e.test_leader import metric
 from tests.e2e.test_release import controller, gated
 
-WITHIN = 10.0
-"""Seconds from the end of a freeze until all of 500 pods that are due are released."""
+THAW_SECONDS = 10.0
+"""Maximum time from the end of a freeze to the release of 500 due pods."""
 
 
 @pytest.fixture
 def ns(plain_ns: Namespace, tmp_path: Path) -> Iterator[Namespace]:
-    """A namespace next to Holdfast's own; none is frozen after the test."""
+    """A namespace next to Holdfast's own; both are thawed after the test."""
     controller_kubeconfig(plain_ns.plane, tmp_path / "account")
     yield plain_ns
     for name in (NAMESPACE, plain_ns.namespace):
@@ -45,8 +45,8 @@ def holdfast(ns: Namespace, *arguments: str) -> str:
     return done.stdout
 
 
-def changed(ns: Namespace) -> float:
-    """When the API server received the last change of the namespace itself."""
+def last_change(ns: Namespace) -> float:
+    """Return when the API server received the last patch of the namespace."""
     return max(
         seconds(event["requestReceivedTimestamp"])
         for event in ns.audit()
@@ -55,7 +55,7 @@ def changed(ns: Namespace) -> float:
 
 
 def held_notes(ns: Namespace, name: str) -> list[str]:
-    """What Events say about why a pod is held; there is one for its delay as well."""
+    """Return the notes of a pod's Held events, one of which is for its delay."""
     return [
         each["note"]
         for each in ns.all("events.events.k8s.io")
@@ -84,7 +84,7 @@ def test_due_pods_wait_until_the_namespace_is_thawed(
         other.eventually(lambda: len(other.releases()) == 20)
         reason = f"namespace {ns.namespace} is frozen: incident 42"
         ns.eventually(lambda: is_reported(ns, "web-0", reason))
-        running.kill()  # another controller must not forget it
+        running.kill()  # the freeze survives a restart of the controller
         running.start()
         other.apply(gated("new", 1))
         other.eventually(lambda: "new" in other.releases())
@@ -94,11 +94,11 @@ def test_due_pods_wait_until_the_namespace_is_thawed(
 
         assert holdfast(ns, "thaw") == f"the freeze of namespace {ns.namespace} has ended\n"
         ns.eventually(lambda: ns.releases().keys() == names)
-    after = [at - changed(ns) for at in ns.releases().values()]
-    assert 0 < min(after) <= max(after) <= WITHIN
+    after = [at - last_change(ns) for at in ns.releases().values()]
+    assert 0 < min(after) <= max(after) <= THAW_SECONDS
 
 
-def test_freeze_of_all_namespaces_and_release_by_hand(
+def test_manual_release_works_while_all_namespaces_are_frozen(
     ns: Namespace, other: Namespace, log: Path
 ) -> None:
     assert holdfast(ns, "freeze", "--all", "--reason", "upgrade") == (
@@ -119,7 +119,7 @@ def test_freeze_of_all_namespaces_and_release_by_hand(
         ns.eventually(lambda: "b" in ns.releases())
 
 
-def test_freeze_ends_at_its_time(ns: Namespace, log: Path) -> None:
+def test_freeze_expires_on_time(ns: Namespace, log: Path) -> None:
     ns.apply(gated("web", 1))
     said = holdfast(ns, "freeze", "--reason", "x", "--for", "8s")
     with controller(ns, log) as running:
@@ -130,7 +130,7 @@ def test_freeze_ends_at_its_time(ns: Namespace, log: Path) -> None:
     assert ns.releases()["web"] >= end
 
 
-def test_controller_that_may_not_list_namespaces_releases_after_a_while(
+def test_freezes_are_ignored_without_permission_to_list_namespaces(
     ns: Namespace, log: Path, tmp_path: Path
 ) -> None:
     account = controller_kubeconfig(ns.plane, tmp_path / "account")
@@ -149,7 +149,7 @@ def test_controller_that_may_not_list_namespaces_releases_after_a_while(
         controller_kubeconfig(ns.plane, tmp_path / "account")
 
 
-def test_kubectl_can_freeze_and_an_unreadable_end_does_not_end_it(ns: Namespace, log: Path) -> None:
+def test_freeze_with_an_invalid_end_time_does_not_expire(ns: Namespace, log: Path) -> None:
     annotate = ("annotate", "namespace", ns.namespace, "--overwrite")
     ns.kubectl(*annotate, "holdfast.dev/freeze=x", "holdfast.dev/freeze-until=tomorrow")
     ns.apply(gated("web", 1), pod("free"))

@@ -1,7 +1,7 @@
-"""What Argo CD and Flux do to the objects that Holdfast writes into, done as they do it.
+"""How Argo CD and Flux treat the objects that Holdfast writes to, emulated with kubectl.
 
-Argo CD applies as kubectl does, or server-side. Flux applies server-side, and before that takes
-over whatever field somebody has written with kubectl. Both apply by force, again and again.
+Argo CD applies client-side, as kubectl does, or server-side. Flux first takes over all fields that
+were written with kubectl, then applies server-side. Both force conflicts and reapply periodically.
 """
 
 import json
@@ -27,7 +27,7 @@ RECORD = "holdfast.dev/sticky-node"
 
 @pytest.fixture(scope="module")
 def running(installed: Installation) -> Installation:
-    """The installation, with VMs, and with configurations that no test has written into."""
+    """The installation with VM kinds, and with new webhook configurations."""
     installed.kubectl("delete", ",".join(KINDS), "holdfast")
     installed.apply(*empty_configurations())
     installed.ready()
@@ -48,7 +48,7 @@ def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
 
 
 def take_over(installed: Installation, kind: str, name: str) -> None:
-    """Make what kubectl has written Flux' own, so that its next apply undoes it."""
+    """Make Flux the owner of fields written with kubectl, so that its next apply reverts them."""
     entries = managed(installed, kind, name)
     taken = [one for one in entries if one["manager"].startswith(("kubectl", FLUX))]
     fields: dict[str, Any] = reduce(merged, (one["fieldsV1"] for one in taken), {})
@@ -88,24 +88,24 @@ def test_applying_the_manifests_does_not_conflict_with_the_controller(
         assert writers == [FIELD_MANAGER]
 
 
-def test_flux_undoes_what_kubectl_writes_on_a_vm_and_leaves_what_holdfast_writes(
+def test_flux_reverts_kubectls_vm_annotation_but_not_holdfasts(
     running: Installation,
 ) -> None:
     metadata = {"name": "db", "annotations": {"team": "a"}}
     kind = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
     text = yaml.safe_dump({**kind, "metadata": metadata})
 
-    def applied() -> Any:
+    def record_after_apply() -> Any:
         take_over(running, "vm", "db")
         options = (*SERVER_SIDE, f"--field-manager={FLUX}", "-f", "-")
         running.ns.kubectl("apply", *options, stdin=text)
         return running.ns.get("vm", "db")["metadata"]["annotations"].get(RECORD)
 
     running.ns.kubectl("apply", *SERVER_SIDE, f"--field-manager={FLUX}", "-f", "-", stdin=text)
-    Cli(running.plane.kubeconfig, running.ns.namespace).here("sticky", "set", "db", "node-1")
-    assert [applied(), applied()] == ["node-1", "node-1"]
+    Cli(running.plane.kubeconfig, running.ns.namespace).output("sticky", "set", "db", "node-1")
+    assert [record_after_apply(), record_after_apply()] == ["node-1", "node-1"]
     running.ns.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite")
-    assert applied() is None
+    assert record_after_apply() is None
     named = "--field-manager=an-admin"
     running.ns.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite", named)
-    assert applied() == "node-2"
+    assert record_after_apply() == "node-2"

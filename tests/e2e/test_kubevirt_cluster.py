@@ -1,4 +1,4 @@
-"""KubeVirt's own virt-controller and virt-api in the test cluster: what sticky VMs are built upon.
+"""Behaviour of KubeVirt's virt-controller and virt-api that sticky VMs depend on.
 
 No Holdfast runs here.
 """
@@ -22,7 +22,7 @@ FINALIZER = "tests.holdfast.dev/hold"
 
 @contextmanager
 def held(ns: Namespace, pod: Object) -> Iterator[None]:
-    """Keep a pod, once it is deleted, Terminating for as long as this lasts."""
+    """Keep a deleted pod Terminating until the block ends."""
     name = str(pod["metadata"]["name"])
     patch = json.dumps({"metadata": {"finalizers": [FINALIZER]}})
     ns.kubectl("patch", "pod", name, "--type=merge", "-p", patch)
@@ -30,7 +30,7 @@ def held(ns: Namespace, pod: Object) -> Iterator[None]:
     ns.kubectl("patch", "pod", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
-def test_virt_api_fills_in_and_refuses(kubevirt_ns: Namespace) -> None:
+def test_virt_api_sets_defaults_and_validates(kubevirt_ns: Namespace) -> None:
     kubevirt_ns.create(vms.vm(run_strategy="Halted"))
     spec = kubevirt_ns.get("vm", FEDORA)["spec"]["template"]["spec"]
     assert spec["domain"]["machine"] == {"type": "q35"}
@@ -38,7 +38,7 @@ def test_virt_api_fills_in_and_refuses(kubevirt_ns: Namespace) -> None:
     assert "disks[0].Name 'none' not found" in kubevirt_ns.refusal(vms.vm("broken", domain=disk))
 
 
-def test_terminating_pod_delays_the_next_one(kubevirt_ns: Namespace) -> None:
+def test_terminating_launcher_pod_delays_the_next_one(kubevirt_ns: Namespace) -> None:
     kubevirt_ns.create(vms.vm())
     first = vms.landed(kubevirt_ns)
     former = vms.uid(kubevirt_ns.get("vmi", FEDORA))
@@ -55,7 +55,7 @@ def test_terminating_pod_delays_the_next_one(kubevirt_ns: Namespace) -> None:
     assert vms.uid(second) != vms.uid(first)
 
 
-def test_a_restart_after_a_kill_of_virt_controller_carries_on(kubevirt_ns: Namespace) -> None:
+def test_vm_restart_survives_a_virt_controller_crash(kubevirt_ns: Namespace) -> None:
     kubevirt_ns.create(vms.vm())
     first = vms.landed(kubevirt_ns)
     process = kubevirt_ns.plane.process(VIRT_CONTROLLER)

@@ -18,7 +18,7 @@ GATE = "holdfast.dev/delay"
 LEASE = "holdfast-controller"
 PATH = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/{LEASE}"
 TAKEOVER = 20.0
-"""Seconds in which another has to lead after the leader was killed or stopped."""
+"""Maximum seconds until the standby leads after the leader was killed or stopped."""
 SPACING = 0.5
 """Seconds between two pods' due times."""
 
@@ -57,7 +57,7 @@ def metric(command: Command, name: str) -> float:
 
 
 @contextmanager
-def two(ns: Namespace, folder: Path) -> Iterator[tuple[Command, Command]]:
+def leader_and_standby(ns: Namespace, folder: Path) -> Iterator[tuple[Command, Command]]:
     """Run a leader and a standby, in this order."""
     kubeconfig = controller_kubeconfig(ns.plane, folder / "kubeconfig")
     with candidate(kubeconfig, folder / "first.log") as first:
@@ -66,8 +66,8 @@ def two(ns: Namespace, folder: Path) -> Iterator[tuple[Command, Command]]:
             yield first, second
 
 
-def times_released(ns: Namespace) -> dict[str, int]:
-    """How many patches of ours each pod took."""
+def release_counts(ns: Namespace) -> dict[str, int]:
+    """Return the number of successful Holdfast patches of each pod."""
     return Counter(
         event["objectRef"]["name"]
         for event in ns.audit()
@@ -83,7 +83,7 @@ def assert_released_once_and_never_early(ns: Namespace, delays: dict[str, float]
     assert {name: gates(each) for name, each in pods.items()} == {name: [] for name in delays}
     waited = {name: at - created(pods[name]) for name, at in ns.releases().items()}
     assert {name: waited[name] for name in delays if waited[name] < delays[name]} == {}
-    assert times_released(ns) == dict.fromkeys(delays, 1)
+    assert release_counts(ns) == dict.fromkeys(delays, 1)
 
 
 @pytest.mark.parametrize(
@@ -93,15 +93,15 @@ def assert_released_once_and_never_early(ns: Namespace, delays: dict[str, float]
         pytest.param(signal.SIGSTOP, id="stopped", marks=pytest.mark.slow),
     ],
 )
-def test_standby_takes_over_and_releases_nothing_twice_or_early(
+def test_standby_takes_over_without_duplicate_or_early_releases(
     ns: Namespace, tmp_path: Path, number: signal.Signals
 ) -> None:
-    with two(ns, tmp_path) as (first, second):
+    with leader_and_standby(ns, tmp_path) as (first, second):
         delays = {f"pod-{each:02}": 4 + SPACING * each for each in range(40)}
         ns.create_pods(held(name, delay) for name, delay in delays.items())
         ns.eventually(lambda: len(ns.releases()) >= 5)
         assert metric(second, "holdfast_leader ") == 0
-        assert metric(second, "holdfast_held_pods ") > 0  # it knows them already
+        assert metric(second, "holdfast_held_pods ") > 0  # the standby tracks them too
 
         before = holder(ns)
         os.kill(first.pid, number)
@@ -121,8 +121,8 @@ def test_standby_takes_over_and_releases_nothing_twice_or_early(
         assert_released_once_and_never_early(ns, delays)
 
 
-def test_clean_shutdown_hands_over_at_once(ns: Namespace, tmp_path: Path) -> None:
-    with two(ns, tmp_path) as (first, second):
+def test_clean_shutdown_hands_over_immediately(ns: Namespace, tmp_path: Path) -> None:
+    with leader_and_standby(ns, tmp_path) as (first, second):
         delays = {f"pod-{each:02}": 2 + 0.2 * each for each in range(30)}
         ns.create_pods(held(name, delay) for name, delay in delays.items())
         ns.eventually(lambda: len(ns.releases()) >= 5)
@@ -130,14 +130,14 @@ def test_clean_shutdown_hands_over_at_once(ns: Namespace, tmp_path: Path) -> Non
         at = time.time()
         assert first.stop() == 0
         ns.eventually(lambda: holder(ns) not in {"", before})
-        # nobody waited until the lease expired
+        # the standby did not wait for the Lease to expire
         assert seconds(lease(ns)["acquireTime"]) - at < LEASE_SECONDS / 2
         ns.eventually(lambda: len(ns.releases()) == len(delays))
         assert metric(second, "holdfast_leader_transitions_total") == 1
         assert_released_once_and_never_early(ns, delays)
 
 
-def test_candidate_leads_at_once_when_the_lease_has_expired(ns: Namespace, tmp_path: Path) -> None:
+def test_candidate_acquires_an_expired_lease_immediately(ns: Namespace, tmp_path: Path) -> None:
     kubeconfig = controller_kubeconfig(ns.plane, tmp_path / "kubeconfig")
     with candidate(kubeconfig, tmp_path / "first.log") as first:
         ns.eventually(lambda: metric(first, "holdfast_leader "))

@@ -1,4 +1,4 @@
-"""The log of a running Holdfast: one line each, findable in the audit log, and no secret in it."""
+"""The log of a running Holdfast: a line per decision, linked to the audit log, no secrets."""
 
 import base64
 import json
@@ -14,7 +14,7 @@ ANNOTATION = "pods.holdfast.dev/review"
 
 
 def lines(log: Path) -> list[dict[str, Any]]:
-    """Return the JSON lines; the lines for people at startup are not JSON."""
+    """Return the JSON lines; the startup messages are not JSON."""
     found = log.read_text().splitlines()
     return [json.loads(line) for line in found if not line.startswith("holdfast: ")]
 
@@ -31,9 +31,7 @@ def with_token(ns: Namespace, path: Path) -> str:
     return token
 
 
-def test_each_decision_is_one_line_and_is_in_the_audit_log_and_no_secret_is_logged(
-    plain_ns: Namespace, log: Path
-) -> None:
+def test_decisions_are_logged_and_audited_without_secrets(plain_ns: Namespace, log: Path) -> None:
     ns, kubeconfig = plain_ns, log.with_name("kubeconfig")
     token = with_token(ns, kubeconfig)
     options = ("--log-level", "debug", "--log-format", "json")
@@ -41,10 +39,10 @@ def test_each_decision_is_one_line_and_is_in_the_audit_log_and_no_secret_is_logg
         ns.apply(pod("held", {"delay": "1"}))
         ns.refusal(pod("refused", {"delay": "so\non\x1b[31m" + "x" * 500}))
         ns.eventually(lambda: not gates(ns.get("pod", "held")))
-    told = lines(log)
-    (admitted,) = [one for one in told if one.get("outcome") == "patched"]
-    (refused,) = [one for one in told if one.get("outcome") == "refused"]
-    (released,) = [one for one in told if one["message"].startswith("released ")]
+    records = lines(log)
+    (admitted,) = [one for one in records if one.get("outcome") == "patched"]
+    (refused,) = [one for one in records if one.get("outcome") == "refused"]
+    (released,) = [one for one in records if one["message"].startswith("released ")]
     assert (admitted["level"], admitted["name"], admitted["review"]) == ("debug", "held", "mutate")
     assert (refused["level"], refused["name"], refused["namespace"]) == (
         "info",

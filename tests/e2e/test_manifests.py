@@ -1,4 +1,4 @@
-"""The manifests as kustomize builds them with components, and with the patches on the page."""
+"""The manifests built by kustomize with components, and with the documented patches."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ PAGE = MANIFESTS.parent / "docs" / "how-to" / "install.md"
         pytest.param(["cert-manager", "call-last"], id="last"),
     ],
 )
-def test_every_manifest_follows_the_name_of_the_configurations(
+def test_components_rename_the_webhook_configurations_everywhere(
     components: list[str], tmp_path: Path
 ) -> None:
     found = built(tmp_path, components)
@@ -49,7 +49,7 @@ def test_pods_run_on_linux_only(components: list[str], tmp_path: Path) -> None:
 
 
 def patched(folder: Path, mark: str) -> dict[tuple[str, str], Any]:
-    """Build the manifests with the page's patches in which this text occurs."""
+    """Build the manifests with the documented patches that contain `mark`."""
     blocks = re.findall(r"```yaml\n(patches:.*?)```", PAGE.read_text(), re.DOTALL)
     (block,) = (one for one in blocks if mark in one)
     found = built(folder, **yaml.safe_load(block))
@@ -66,7 +66,7 @@ def test_patches_for_a_private_gke_cluster(tmp_path: Path) -> None:
     assert inbound == {"ports": [{"protocol": "TCP", "port": "https"}]}
 
 
-def test_patches_for_the_nodes_network(plain_cluster: ControlPlane, tmp_path: Path) -> None:
+def test_patches_for_host_network(plain_cluster: ControlPlane, tmp_path: Path) -> None:
     found = patched(tmp_path, "hostNetwork")
     webhook = found["Deployment", "holdfast-webhook"]["spec"]
     assert webhook["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}

@@ -1,4 +1,4 @@
-"""Paces on a real control plane: how many pods are starting at a time, by the audit log."""
+"""Paces on a real control plane: concurrent pod starts, counted from the audit log."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.xdist_group("pace")
 def slow_cluster() -> Iterator[ControlPlane]:
     """A cluster whose pods with the label `slow` take 1 to 5 s to become ready.
 
-    It has room for the pods of all tests together: a node takes 110.
+    It fits the pods of all tests: a node takes 110.
     """
     with ControlPlane(nodes=8, audit=True, stages=[SLOW_PODS]) as running:
         yield running
@@ -59,7 +59,7 @@ def deployment(name: str, replicas: int, pace: str) -> dict[str, object]:
 
 
 def ready(ns: Namespace) -> dict[str, float]:
-    """When the API server received the status that made each pod ready."""
+    """Return when the API server received the status that made each pod ready."""
     found: dict[str, float] = {}
     for event in ns.audit():
         reference = event["objectRef"]
@@ -70,7 +70,7 @@ def ready(ns: Namespace) -> dict[str, float]:
 
 
 def most_starting(ns: Namespace) -> int:
-    """The largest number of pods that were released but not ready at a time."""
+    """Return the maximum number of pods that were released but not yet ready."""
     since, until = ns.releases(), ready(ns)
     changes = [(at, 1) for at in since.values()] + [(until[name], -1) for name in since]
     most = count = 0
@@ -85,7 +85,7 @@ def all_ready(ns: Namespace, replicas: int) -> bool:
     return bool(found["status"].get("readyReplicas", 0) == replicas)
 
 
-def test_as_many_pods_are_starting_as_the_pace_allows(ns: Namespace) -> None:
+def test_pace_limits_concurrent_pod_starts(ns: Namespace) -> None:
     ns.apply(deployment("web", 20, "4"))
     ns.eventually(lambda: all_ready(ns, 20), 60)
 
@@ -96,20 +96,20 @@ def test_as_many_pods_are_starting_as_the_pace_allows(ns: Namespace) -> None:
 
 
 @pytest.mark.parametrize("replicas", [8, pytest.param(120, marks=pytest.mark.slow)])
-def test_releases_in_a_period(ns: Namespace, replicas: int) -> None:
+def test_pace_limits_releases_per_period(ns: Namespace, replicas: int) -> None:
     ns.apply(deployment("web", replicas, "1/1s"))
     ns.eventually(lambda: len(ns.releases()) == replicas, 3 * replicas)
 
     times = sorted(ns.releases().values())
     spans = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(spans) >= 1.0
-    # a busy machine is late now and then; a slot that is skipped each time would be, too
+    # a busy machine is late occasionally, but slots must not be skipped regularly
     assert sum(span >= 2.0 for span in spans) <= 1 + replicas // 100
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(1800)
-def test_pace_is_kept_though_the_leader_is_killed_again_and_again(
+def test_pace_is_kept_while_leaders_are_killed_repeatedly(
     slow_cluster: ControlPlane, tmp_path: Path
 ) -> None:
     kubeconfig = controller_kubeconfig(slow_cluster, tmp_path / "kubeconfig")

@@ -1,4 +1,4 @@
-"""The terminal sessions on the pages, run on a real cluster with `holdfast dev`."""
+"""The documented terminal sessions, run on a real cluster with `holdfast dev`."""
 
 import os
 import sys
@@ -29,7 +29,7 @@ def environment(ns: Namespace, folder: Path) -> Mapping[str, str]:
 
 
 @pytest.mark.parametrize("page", RUN)
-def test_page(ns: Namespace, tmp_path: Path, page: str) -> None:
+def test_documented_session_runs(ns: Namespace, tmp_path: Path, page: str) -> None:
     text = (ROOT / page).read_text(encoding="utf-8")
     for folder in ("demo", "manifests"):
         (tmp_path / folder).symlink_to(ROOT / folder)
@@ -46,7 +46,7 @@ def test_page(ns: Namespace, tmp_path: Path, page: str) -> None:
 
 
 def script(page: str, start: str, ns: Namespace, folder: Path) -> str:
-    """Run the command of a page that begins so, and return what it prints."""
+    """Run the page's command that starts with `start`, and return its output."""
     (step,) = (
         step for step in pages.steps(f"docs/how-to/{page}") if step.command.startswith(start)
     )
@@ -79,7 +79,7 @@ def test_documented_manual_cleanup_works(
     assert "finalizers" not in ns.get("pod", "first")["metadata"]
 
 
-def test_documented_command_frees_a_namespace_that_is_being_deleted(
+def test_documented_command_unblocks_namespace_deletion(
     plain_ns: Namespace, tmp_path: Path
 ) -> None:
     ns = Namespace.create_new(plain_ns.plane, "ended")

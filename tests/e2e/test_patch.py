@@ -1,4 +1,4 @@
-"""The patch that the real API server applies, on generated pods, gives the intended pod."""
+"""Holdfast's JSON patches, applied by a real API server to generated pods."""
 
 import random
 import string
@@ -25,8 +25,8 @@ def generated(source: random.Random, number: int) -> Object:
         key(source): source.choice(["", "a/b~c", "ünï\u202ecode", "~0~1", '"quoted"\n'])
         for _ in range(source.randint(0, 4))
     }
-    asks = source.choice(["delay", "holdfast.dev/delay", "holdfast.dev/jitter"])
-    annotations |= {asks: source.choice(["15", "1h30m", "+7", "2.5s"])}
+    requested = source.choice(["delay", "holdfast.dev/delay", "holdfast.dev/jitter"])
+    annotations |= {requested: source.choice(["15", "1h30m", "+7", "2.5s"])}
     own = [{"name": f"example.com/{label_text(source, 5)}"} for _ in range(source.randint(0, 3))]
     own += [{"name": GATE}] * (source.random() < 0.2)
     source.shuffle(own)
@@ -38,9 +38,9 @@ def generated(source: random.Random, number: int) -> Object:
 
 def test_generated_pods_are_patched_as_intended(ns: Namespace) -> None:
     source = random.Random(SEED)
-    asked = [generated(source, number) for number in range(PODS)]
+    manifests = [generated(source, number) for number in range(PODS)]
     plain = [pod(f"plain-{number}") for number in range(5)]
-    for before, after in zip(asked, ns.create_pods(asked, dry_run=True), strict=True):
+    for before, after in zip(manifests, ns.create_pods(manifests, dry_run=True), strict=True):
         own = gates(before)
         assert gates(after) == own + [GATE] * (GATE not in own), SEED
         kept = after["metadata"]["annotations"]

@@ -63,7 +63,7 @@ def plane() -> Iterator[ControlPlane]:
 
 @pytest.fixture
 def serve(tmp_path: Path, log: Path) -> Iterator[Serve]:
-    """Run `holdfast dev` with the test's own profiles, and give a namespace alongside it."""
+    """Run `holdfast dev` with the test's profiles, and return a namespace in its cluster."""
     with ExitStack() as stack:
 
         def start(plane: ControlPlane, *profiles: Object) -> Namespace:
@@ -110,8 +110,8 @@ def deployment(kind: str = "space", **spec: Any) -> Object:
     }
 
 
-def landed(ns: Namespace) -> set[str]:
-    """Wait until the Deployment's pods are bound, and name their nodes."""
+def bound_nodes(ns: Namespace) -> set[str]:
+    """Wait until the Deployment's pods are bound, and return their nodes."""
 
     def bound() -> list[str]:
         found = [one["spec"].get("nodeName", "") for one in ns.all("pods", "app=orbit")]
@@ -136,7 +136,7 @@ def test_without_holdfast_space_pods_run_anywhere(plane: ControlPlane) -> None:
     ns = namespace(plane)
     ns.apply(deployment())
 
-    assert landed(ns) - EDGE_NODES
+    assert bound_nodes(ns) - EDGE_NODES
 
 
 def test_space_pods_run_at_the_edge_with_their_scheduler_profile(
@@ -145,12 +145,12 @@ def test_space_pods_run_at_the_edge_with_their_scheduler_profile(
     ns = serve(plane, placing(SPACE))
     ns.apply(deployment())
 
-    assert landed(ns) == EDGE_NODES
+    assert bound_nodes(ns) == EDGE_NODES
     assert schedulers(ns) == {"spacecloud"}
 
     other = namespace(plane, ns.holdfast)
     other.apply(deployment(kind="ground"))
-    assert landed(other) - EDGE_NODES
+    assert bound_nodes(other) - EDGE_NODES
 
 
 def test_space_pods_run_at_the_edge_with_the_default_scheduler(
@@ -160,7 +160,7 @@ def test_space_pods_run_at_the_edge_with_the_default_scheduler(
     ns = serve(plane, placing(mapped, scheduler="spacecloud"))
     ns.apply(deployment())
 
-    assert landed(ns) == EDGE_NODES
+    assert bound_nodes(ns) == EDGE_NODES
     assert schedulers(ns) == {"default-scheduler"}
     profiles = {one["metadata"]["annotations"]["holdfast.dev/profile"] for one in ns.all("pods")}
     assert profiles == {"spacecloud"}
@@ -173,8 +173,8 @@ def test_rule_replaces_the_default_toleration(plane: ControlPlane, serve: Serve)
     (stored,) = ns.apply(pod("far", {"type": "space"}))
     tolerated = [one for one in stored["spec"]["tolerations"] if one["key"] == taint["key"]]
     assert tolerated == [wanted]
-    told = ns.warnings(pod("own", {"type": "space"}, tolerations=[own]))
-    assert "lasts 6 s and comes first: it counts instead of the rule's (3600 s)" in told
+    message = ns.warnings(pod("own", {"type": "space"}, tolerations=[own]))
+    assert "lasts 6 s and comes first: it counts instead of the rule's (3600 s)" in message
 
 
 # --- contradictions ----------------------------------------------------------------------------
@@ -189,23 +189,23 @@ def test_contradictions_are_reported_at_apply(plane: ControlPlane, serve: Serve)
     }
     ns = serve(plane, placing(SPACE, strict))
     core: Object = {"nodeSelector": {ROLE: "core"}}
-    told = f'rule space: "{ROLE} In [edge]" contradicts nodeSelector "{ROLE} In [core]"'
+    message = f'rule space: "{ROLE} In [edge]" contradicts nodeSelector "{ROLE} In [core]"'
 
-    assert f"Warning: holdfast: {told}" in ns.warnings(pod("odd", {"type": "space"}, **core))
-    assert f"Warning: holdfast: {told}" in ns.warnings(deployment(**core))
+    assert f"Warning: holdfast: {message}" in ns.warnings(pod("odd", {"type": "space"}, **core))
+    assert f"Warning: holdfast: {message}" in ns.warnings(deployment(**core))
     refused = pod("refused", **core)
     refused["metadata"]["labels"] = {"tier": "space"}
-    assert told.replace("space", "strict", 1) in ns.refusal(refused)
+    assert message.replace("space", "strict", 1) in ns.refusal(refused)
 
     odd = ns.get("pod", "odd")
     assert odd["spec"]["nodeSelector"] == {ROLE: "core"}
     assert required_terms(odd) == [{"matchExpressions": [EDGE]}]
 
 
-def test_updates_of_other_fields_are_not_sent(plane: ControlPlane, serve: Serve) -> None:
+def test_updates_of_other_fields_are_not_reviewed(plane: ControlPlane, serve: Serve) -> None:
     ns = serve(plane, placing(SPACE))
     ns.apply(deployment(), pod("space", {"type": "space"}), pod("ground"))
-    landed(ns)
+    bound_nodes(ns)
     before = ns.reviews()
     ns.kubectl("scale", "deployment", "orbit", f"--replicas={REPLICAS - 1}")
     ns.kubectl("annotate", "deployment", "orbit", "type=space")
@@ -215,7 +215,7 @@ def test_updates_of_other_fields_are_not_sent(plane: ControlPlane, serve: Serve)
     assert ns.reviews() == before
 
 
-def test_daemon_pods_keep_their_nodes(plane: ControlPlane, serve: Serve) -> None:
+def test_placement_does_not_apply_to_daemonset_pods(plane: ControlPlane, serve: Serve) -> None:
     ns = serve(plane, placing(SPACE))
     daemon = deployment()
     daemon["kind"] = "DaemonSet"
@@ -314,7 +314,7 @@ def generated(source: random.Random, case: int) -> Object:
 
 
 def copies(manifest: Object, case: int) -> list[Object]:
-    """Make as many copies as there are nodes, which cannot share one: they take all they may."""
+    """Make one copy per node, with anti-affinity, so that they use every permitted node."""
     apart = {
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": {"case": str(case)}},
@@ -328,7 +328,7 @@ def copies(manifest: Object, case: int) -> list[Object]:
     ]
 
 
-def is_judged(seen: Object) -> bool:
+def is_bound_or_unschedulable(seen: Object) -> bool:
     """Return whether the scheduler has bound a pod, or found no node for it."""
     conditions = seen["status"].get("conditions", ())
     return bool(seen["spec"].get("nodeName")) or any(
@@ -339,7 +339,7 @@ def is_judged(seen: Object) -> bool:
 def test_generated_pods_run_where_pod_and_rule_allow(plane: ControlPlane, serve: Serve) -> None:
     source = random.Random(SEED)
     requires = [possible_requirements(source) for _ in range(CASES)]
-    asked = [generated(source, case) for case in range(CASES)]
+    manifests = [generated(source, case) for case in range(CASES)]
     rules = [
         {
             "name": f"r{case}",
@@ -350,16 +350,16 @@ def test_generated_pods_run_where_pod_and_rule_allow(plane: ControlPlane, serve:
     ]
     ns = serve(plane, placing(*rules))
     nodes = ns.all("nodes")
-    ns.create_pods([one for case, made in enumerate(asked) for one in copies(made, case)])
+    ns.create_pods([one for case, made in enumerate(manifests) for one in copies(made, case)])
 
     def settled() -> list[Object]:
         seen = ns.all("pods", "case")
-        return seen if all(map(is_judged, seen)) else []
+        return seen if all(map(is_bound_or_unschedulable, seen)) else []
 
     seen = ns.eventually(settled)
     assert len(seen) == CASES * len(LABELS)
     outcomes = set()
-    for case, made in enumerate(asked):
+    for case, made in enumerate(manifests):
         expected = {
             node["metadata"]["name"]
             for node in nodes
@@ -373,10 +373,10 @@ def test_generated_pods_run_where_pod_and_rule_allow(plane: ControlPlane, serve:
         } - {None}
         assert taken == expected, (SEED, case, made, requires[case])
         outcomes.add(len(expected))
-    assert len(outcomes) >= 4, "the cases are too much alike to say anything"
+    assert len(outcomes) >= 4, "the cases are too similar to be meaningful"
 
 
-# --- who is sent -------------------------------------------------------------------------------
+# --- match conditions --------------------------------------------------------------------------
 
 TESTS: list[Object] = [{"equals": "x"}, {"in": ["x", "it's"]}, {"exists": True}]
 MARKS = ["kind", "a.b/c", "type"]
@@ -385,7 +385,7 @@ MANY = 500
 
 
 def whens(namespaces: list[str]) -> list[Object]:
-    """Make what rules are for: annotations and labels, each test, and some namespaces."""
+    """Make the rules' `when`: annotations and labels, every operator, and some namespaces."""
     return [
         {"annotation": "kind", **TESTS[0]},
         {"label": "kind", "in": ["x", "z"]},
@@ -416,7 +416,7 @@ def deployed(template: Object) -> Object:
     whole = deployment()
     whole["spec"] |= {
         "replicas": 0,
-        "paused": True,  # else its ReplicaSet is asked about too, whenever its controller makes it
+        "paused": True,  # otherwise its controller creates a ReplicaSet, which is reviewed too
         "selector": {"matchLabels": {"app": "x"}},
         "template": template,
     }
@@ -443,7 +443,7 @@ def test_conditions_and_placement_agree_on_pods_and_templates(
     assert ns.namespace == upcoming
     placement = Placement(msgspec.convert({"rules": rules}, PlacementArgs))
 
-    def asks(made: Object) -> bool:
+    def matches(made: Object) -> bool:
         read = Pod.of({**made, "metadata": {**made["metadata"], "namespace": ns.namespace}})
         return placement.concerns(read) or "delay" in read.annotations
 
@@ -478,7 +478,11 @@ def test_conditions_and_placement_agree_on_pods_and_templates(
                 sent("POST", deployments, deployed(first)),
                 sent("PUT", f"{deployments}/orbit", deployed(second), dryRun="All"),
             )
-            assert seen == (asks(first), asks(first), changes(first, second)), (SEED, first, second)
+            assert seen == (matches(first), matches(first), changes(first, second)), (
+                SEED,
+                first,
+                second,
+            )
             cluster.request("DELETE", f"{deployments}/orbit")
             outcomes.add(seen)
     assert len(outcomes) == 4

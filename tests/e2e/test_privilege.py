@@ -1,6 +1,6 @@
 """Privileges: the rows of docs/explanation/security.md that need a whole installation.
 
-The manifests as they ship, a controller and an admission server under the tokens
+They use the shipped manifests, a controller and an admission server with the tokens of their
 ServiceAccounts, and a namespace whose pods an admin confines to one node.
 """
 
@@ -124,12 +124,12 @@ def test_forged_review_reveals_a_vms_node_only_with_its_uid(secured: Secured) ->
     assert THERE in base64.b64decode(ask()["patch"]).decode(), "the UID is the key to it"
 
 
-def test_kubevirts_account_is_in_the_namespace_of_the_kubevirt_object(secured: Secured) -> None:
+def test_kubevirt_account_is_found_through_the_kubevirt_object(secured: Secured) -> None:
     ns, home = secured.ns("vms-of-cnv"), secured.ns("openshift-cnv")
     manifest = sticky_vm(ns, THERE)
 
     def pinned() -> list[str]:
-        """Name the accounts whose pods get the VM's node."""
+        """Return the accounts whose pods are pinned to the VM's node."""
         return [
             user
             for user in (KUBEVIRT, STRANGER)
@@ -147,8 +147,8 @@ def test_kubevirts_account_is_in_the_namespace_of_the_kubevirt_object(secured: S
         ns.eventually(lambda: pinned() == [KUBEVIRT])
 
 
-def test_metrics_do_not_reveal_what_a_forged_review_found(secured: Secured) -> None:
-    """No other counter of the server does either; durations are not counters."""
+def test_metrics_do_not_reveal_whether_a_vm_exists(secured: Secured) -> None:
+    """Compares all counters of the server; durations are not counters."""
     ns = secured.ns("counted")
     launcher = sticky_vm(ns, THERE)
     guess = "00000000-0000-0000-0000-000000000000"
@@ -170,7 +170,7 @@ def test_metrics_do_not_reveal_what_a_forged_review_found(secured: Secured) -> N
         assert there == absent
 
 
-def test_webhook_only_reads_single_vms_and_where_kubevirt_is(secured: Secured) -> None:
+def test_webhook_only_reads_single_vms_and_lists_kubevirts(secured: Secured) -> None:
     ns = secured.ns("reviewed")
     create_as_kubevirt(ns, sticky_vm(ns, HERE))
     log = secured.installed.plane.audit_log.read_text().splitlines()
@@ -194,11 +194,11 @@ def test_status_page_is_served_on_loopback_only(secured: Secured) -> None:
     assert "shown-held" not in text
 
 
-# --- who creates pods and VMs in one namespace -------------------------------------------------
+# --- creators of pods and VMs in one namespace -------------------------------------------------
 
 
 def test_sticky_record_does_not_bypass_a_namespaces_node_selector(secured: Secured) -> None:
-    """PodNodeSelector confines the namespace; the record is ANDed with that, and opens nothing."""
+    """PodNodeSelector confines the namespace; the record can only restrict that further."""
     ns = secured.ns("stuck", confined=True)
     launcher = sticky_vm(ns, HERE)
     write = {"op": "add", "path": f"/metadata/annotations/{RECORD.replace('/', '~1')}"}
@@ -217,7 +217,7 @@ def test_sticky_record_does_not_bypass_a_namespaces_node_selector(secured: Secur
 
 @pytest.mark.parametrize("mark", MARKS)
 def test_placement_does_not_bypass_a_namespaces_node_selector(secured: Secured, mark: str) -> None:
-    """By a rule of any kind: one that tolerates taints, and one that writes at the release."""
+    """Covers rules that add tolerations, and rules resolved at release."""
     confined = secured.ns(f"placed-{mark}", confined=True)
     free = secured.ns(f"placed-{mark}-free")
     for ns in (confined, free):
@@ -229,7 +229,7 @@ def test_placement_does_not_bypass_a_namespaces_node_selector(secured: Secured, 
 
 
 @pytest.mark.parametrize("mark", MARKS)
-def test_creator_may_write_what_placement_writes(secured: Secured, mark: str) -> None:
+def test_pod_creator_may_set_what_placement_sets(secured: Secured, mark: str) -> None:
     ns = secured.ns(f"written-{mark}")
     jane = secured.jane(ns)
     jane.create(pod("marked", {"type": mark, **MARKS[mark]}), dry_run=False)
@@ -246,18 +246,18 @@ def test_creator_may_write_what_placement_writes(secured: Secured, mark: str) ->
 
 
 def chosen(spec: Object) -> Object:
-    """Give what somebody chose of a pod: all but its node, and a volume of a random name."""
+    """Return a spec without the node and the token volume, which has a random name."""
     made = {key: value for key, value in spec.items() if key not in {"nodeName", "volumes"}}
     containers = [{**one, "volumeMounts": []} for one in spec["containers"]]
     return {**made, "containers": containers}
 
 
-# --- a node that a taint keeps, and policies of the cluster's admin ----------------------------
+# --- tainted nodes, and policies of the cluster's admin ----------------------------------------
 
 
 @pytest.fixture
 def tainted(secured: Secured) -> Iterator[None]:
-    """Nothing lands on the node at the edge but what tolerates its taint."""
+    """Taint the edge node, so that only pods that tolerate the taint are scheduled there."""
     plane = secured.installed.plane
     plane.kubectl("taint", "node", THERE, f"{TAINT}=:NoSchedule")
     yield
@@ -267,21 +267,21 @@ def tainted(secured: Secured) -> Iterator[None]:
 @pytest.mark.usefixtures("tainted")
 @pytest.mark.parametrize("mark", BEARING)
 def test_policy_on_create_sees_tolerations_added_by_rules(secured: Secured, mark: str) -> None:
-    """Where the policy is not, such a rule does open the node to a pod that asks by annotation."""
+    """Without the policy, such a rule does open the node to a pod with the annotation."""
     closed = secured.banned(f"closed-{mark}", TOLERATING, CREATION)
     free = secured.ns(f"open-{mark}")
     marked = pod("marked", {"type": mark, **MARKS[mark]})
-    told = refusal(secured.jane(closed).create, marked, dry_run=False)
+    message = refusal(secured.jane(closed).create, marked, dry_run=False)
     secured.jane(free).create(marked, dry_run=False)
 
-    assert TOLERATING.message in told
+    assert TOLERATING.message in message
     assert closed.all("pods") == []
     assert node_of(free, "marked") == THERE
 
 
 @pytest.mark.usefixtures("tainted")
 @pytest.mark.parametrize("mark", [mark for mark in MARKS if mark not in BEARING])
-def test_rules_without_tolerations_open_no_tainted_node(secured: Secured, mark: str) -> None:
+def test_rules_without_tolerations_do_not_open_tainted_nodes(secured: Secured, mark: str) -> None:
     ns = secured.banned(f"shut-{mark}", TOLERATING, ALWAYS)
     secured.jane(ns).create(pod("marked", {"type": mark, **MARKS[mark]}), dry_run=False)
     ns.eventually(lambda: not gates(ns.get("pod", "marked")))
@@ -323,7 +323,7 @@ def test_rules_cannot_add_tolerations_at_release(
 
 @pytest.mark.usefixtures("tainted")
 def test_policy_on_create_alone_misses_tolerations_added_by_update(secured: Secured) -> None:
-    """The API server lets who may update pods add tolerations, with Holdfast or without it."""
+    """With or without Holdfast, users who may update pods may add tolerations."""
     half = secured.banned("half-closed", TOLERATING, CREATION)
     whole = secured.banned("closed", TOLERATING, ALWAYS)
     add = [{"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION}]
@@ -336,7 +336,7 @@ def test_policy_on_create_alone_misses_tolerations_added_by_update(secured: Secu
     assert TOLERATING.message in refusal(secured.jane(whole).patch, "by-hand", add)
 
 
-def test_policy_on_requirements_must_match_updates_too(secured: Secured) -> None:
+def test_policy_on_node_affinity_must_match_updates(secured: Secured) -> None:
     """A requirement that a rule adds at release counts as a change of the pod."""
     half = secured.banned("half-free", REQUIRING, CREATION)
     whole = secured.banned("unfree", REQUIRING, ALWAYS)
@@ -350,33 +350,39 @@ def test_policy_on_requirements_must_match_updates_too(secured: Secured) -> None
 
     assert ROLE in json.dumps(half.get("pod", "marked")["spec"])
     assert ROLE not in json.dumps(whole.get("pod", "marked")["spec"])
-    said = f"released without what was to be added: .*{REQUIRING.message}"
-    whole.eventually(lambda: re.search(said, json.dumps(whole.all("events.events.k8s.io"))))
+    expected = f"released without what was to be added: .*{REQUIRING.message}"
+    whole.eventually(lambda: re.search(expected, json.dumps(whole.all("events.events.k8s.io"))))
 
 
 # --- the admin of a namespace ------------------------------------------------------------------
 
-NOT_AN_ADMINS: dict[str, tuple[str, ...]] = {
+FORBIDDEN_TO_ADMIN: dict[str, tuple[str, ...]] = {
     "Holdfast's keys": ("get", "secret", "holdfast-ca", "-n", NAMESPACE),
     "the serving key": ("get", "secret", "holdfast-tls", "-n", NAMESPACE),
     "Holdfast's Lease": ("get", "leases", "-n", NAMESPACE),
     "the webhooks": ("get", "mutatingwebhookconfiguration", "holdfast"),
-    "a change of the webhooks": (
+    "patching the webhooks": (
         *("patch", "mutatingwebhookconfiguration", "holdfast", "--type=merge"),
         *("-p", '{"webhooks":[]}', "--dry-run=server"),
     ),
     "the guard": ("delete", "validatingadmissionpolicybinding", "holdfast-hold"),
-    "the confinement": ("annotate", "namespace", "ruled", f"{CONFINED_TO}=", "--overwrite"),
+    "the namespace's node selector": (
+        "annotate",
+        "namespace",
+        "ruled",
+        f"{CONFINED_TO}=",
+        "--overwrite",
+    ),
     "a node": ("label", "node", HERE, f"{ROLE}=edge", "--dry-run=server"),
-    "rights in the cluster": (
+    "a ClusterRoleBinding": (
         "create",
         "clusterrolebinding",
         "x",
         "--clusterrole=edit",
         "--user=x",
     ),
-    "pods elsewhere": ("get", "pods", "-n", NAMESPACE),
-    "another's name": ("get", "pods", "--as=jane"),
+    "pods in another namespace": ("get", "pods", "-n", NAMESPACE),
+    "impersonation": ("get", "pods", "--as=jane"),
 }
 
 
@@ -388,8 +394,8 @@ def ruled(secured: Secured) -> Namespace:
     return ns
 
 
-@pytest.mark.parametrize("words", NOT_AN_ADMINS.values(), ids=NOT_AN_ADMINS)
-def test_the_admin_of_a_namespace_cannot(
+@pytest.mark.parametrize("words", FORBIDDEN_TO_ADMIN.values(), ids=FORBIDDEN_TO_ADMIN)
+def test_namespace_admin_is_forbidden(
     secured: Secured, ruled: Namespace, words: tuple[str, ...]
 ) -> None:
     ann = KubectlUser(ruled, secured.installed.plane.kubeconfig_for("ann"))
@@ -397,29 +403,29 @@ def test_the_admin_of_a_namespace_cannot(
     assert "orbidden" in refusal(ann.kubectl, *words)
 
 
-# --- who has stolen a token --------------------------------------------------------------------
+# --- stolen tokens -----------------------------------------------------------------------------
 
-NOBODYS: dict[str, tuple[str, ...]] = {
+FORBIDDEN_TO_BOTH: dict[str, tuple[str, ...]] = {
     "secrets": ("get", "secrets"),
     "all secrets": ("get", "secrets", "--all-namespaces"),
-    "a secret of others": ("get", "secret", "others"),
+    "a user's secret": ("get", "secret", "others"),
     "another secret of Holdfast's namespace": ("get", "secret", "others", "-n", NAMESPACE),
     "configuration": ("get", "configmaps", "--all-namespaces"),
     "a freeze": ("patch", "namespace", "default", "--patch={}", "--dry-run=server"),
     "deletion": ("delete", "pod", "victim", "--dry-run=server"),
     "eviction": ("drain", THERE, "--dry-run=server"),
-    "a program in a container": ("exec", "victim", "--", "true"),
+    "exec": ("exec", "victim", "--", "true"),
     "a pod": ("run", "mine", "--image=busybox", "--dry-run=server"),
     "a Deployment": ("create", "deployment", "mine", "--image=busybox", "--dry-run=server"),
     "a node": ("label", "node", THERE, "a=b", "--dry-run=server"),
     "a token": ("create", "token", "default"),
-    "rights": ("create", "rolebinding", "x", "--clusterrole=admin", "--user=x"),
-    "another's name": ("get", "pods", "--as=jane"),
+    "a RoleBinding": ("create", "rolebinding", "x", "--clusterrole=admin", "--user=x"),
+    "impersonation": ("get", "pods", "--as=jane"),
     "another webhook": ("delete", "mutatingwebhookconfiguration", "holdfast", "--dry-run=server"),
     "a policy": ("delete", "validatingadmissionpolicybinding", "holdfast-hold"),
 }
 """kubectl commands that neither token permits."""
-NOT_THE_WEBHOOKS: dict[str, tuple[str, ...]] = {
+FORBIDDEN_TO_WEBHOOK: dict[str, tuple[str, ...]] = {
     "pods": ("get", "pods"),
     "a pod by name": ("get", "pod", "victim"),
     "namespaces": ("get", "namespaces"),
@@ -435,7 +441,7 @@ NOT_THE_WEBHOOKS: dict[str, tuple[str, ...]] = {
 
 @pytest.fixture(scope="module")
 def robbed(secured: Secured) -> Namespace:
-    """A namespace with a held pod, a VM and somebody's Secret in it."""
+    """A namespace with a held pod, a VM and a user's Secret."""
     ns = secured.ns("robbed")
     ns.apply(pod("victim", {"delay": "1h"}))
     sticky_vm(ns, HERE)
@@ -444,29 +450,33 @@ def robbed(secured: Secured) -> Namespace:
 
 
 @pytest.mark.parametrize(
-    "words", (NOBODYS | NOT_THE_WEBHOOKS).values(), ids=NOBODYS | NOT_THE_WEBHOOKS
+    "words",
+    (FORBIDDEN_TO_BOTH | FORBIDDEN_TO_WEBHOOK).values(),
+    ids=FORBIDDEN_TO_BOTH | FORBIDDEN_TO_WEBHOOK,
 )
-def test_webhooks_token_does_not_permit(
+def test_webhook_token_is_forbidden(
     secured: Secured, robbed: Namespace, words: tuple[str, ...]
 ) -> None:
     assert "orbidden" in refusal(secured.webhook(robbed).kubectl, *words)
 
 
-def test_webhooks_token_reads_a_vm_by_its_name(secured: Secured, robbed: Namespace) -> None:
+def test_webhook_token_reads_a_vm_by_name(secured: Secured, robbed: Namespace) -> None:
     thief = secured.webhook(robbed)
 
     assert thief.kubectl("get", "vm", "vm", "-o", "name").strip() == "virtualmachine.kubevirt.io/vm"
     assert "virtualmachineinstance" in thief.kubectl("get", "vmi", "vm", "-o", "name")
 
 
-@pytest.mark.parametrize("words", NOBODYS.values(), ids=NOBODYS)
-def test_controllers_token_does_not_permit(
+@pytest.mark.parametrize("words", FORBIDDEN_TO_BOTH.values(), ids=FORBIDDEN_TO_BOTH)
+def test_controller_token_is_forbidden(
     secured: Secured, robbed: Namespace, words: tuple[str, ...]
 ) -> None:
     assert "orbidden" in refusal(secured.controller(robbed).kubectl, *words)
 
 
-def test_controllers_token_permits_at_most(secured: Secured, robbed: Namespace) -> None:
+def test_controller_token_permits_the_documented_changes(
+    secured: Secured, robbed: Namespace
+) -> None:
     """The privileges that the security page discloses."""
     thief = secured.controller(robbed)
     hold = [{"op": "remove", "path": "/spec/schedulingGates/0"}]
@@ -497,7 +507,7 @@ def test_controllers_token_permits_at_most(secured: Secured, robbed: Namespace) 
 EVENT: Object = {
     "apiVersion": "events.k8s.io/v1",
     "kind": "Event",
-    "metadata": {"name": "told"},
+    "metadata": {"name": "forged"},
     "eventTime": "2026-01-01T00:00:00.000000Z",
     "type": "Normal",
     "reason": "Released",
@@ -517,17 +527,17 @@ WITHOUT_HOLDFAST: dict[str, list[Operation]] = {
 }
 """Patches of a configuration after which Holdfast is not called for a pod."""
 ETCD_LIMIT, ROOM = 3 << 19, 2_000
-"""The bytes of an object that etcd accepts by default, and fewer than our webhooks need."""
-WITHOUT_PODS: list[Operation] = [
+"""etcd's default limit of an object's size in bytes, and less space than our webhooks need."""
+REJECT_PODS: list[Operation] = [
     {"op": "remove", "path": f"{FIRST}/matchConditions"},
     {"op": "replace", "path": f"{FIRST}/rules/0/operations", "value": ["CREATE", "UPDATE"]},
     {"op": "replace", "path": f"{FIRST}/clientConfig/service/port", "value": 1},
 ]
-"""One by which every pod, but those of the namespaces that are left out, is refused."""
+"""Patch after which every pod outside the excluded namespaces is rejected."""
 
 
-def without_workloads(number: int) -> list[Operation]:
-    """Make a patch by which every workload is refused that this webhook is for."""
+def reject_workloads(number: int) -> list[Operation]:
+    """Make a patch after which this webhook's workloads are all rejected."""
     webhook = f"/webhooks/{number}"
     return [
         {"op": "remove", "path": f"{webhook}/matchConditions"},
@@ -537,12 +547,12 @@ def without_workloads(number: int) -> list[Operation]:
 
 
 @pytest.mark.parametrize(
-    "change", [*WITHOUT_HOLDFAST.values(), WITHOUT_PODS], ids=[*WITHOUT_HOLDFAST, "refuses all"]
+    "change", [*WITHOUT_HOLDFAST.values(), REJECT_PODS], ids=[*WITHOUT_HOLDFAST, "rejects all pods"]
 )
-def test_controllers_token_can_disable_webhooks_until_the_next_reconcile(
+def test_controller_token_can_disable_webhooks_until_the_next_reconcile(
     secured: Secured, robbed: Namespace, change: list[Operation]
 ) -> None:
-    """It has to write conditions, and `false` is one: so no policy refuses what comes to that."""
+    """The controller must write conditions, and `false` is one, so no policy can reject this."""
     before = secured.installed.webhooks()
     thief = secured.controller(robbed)
     done = [thief.patch("holdfast", change, "-o", "json", kind=kind) for kind in KINDS]
@@ -554,7 +564,7 @@ def test_controllers_token_can_disable_webhooks_until_the_next_reconcile(
 
 
 def filling(size: int) -> Operation:
-    """Make an operation by which an object has `managedFields` of this size, in bytes."""
+    """Make an operation that sets `managedFields` of this size, in bytes."""
     fields: Object = {f"f:{number:090}": {} for number in range(size // 98)}
     entry = {
         "manager": "thief",
@@ -567,7 +577,7 @@ def filling(size: int) -> Operation:
     return {"op": "add", "path": "/metadata/managedFields", "value": [entry]}
 
 
-def test_controllers_token_cannot_fill_the_configurations(
+def test_controller_token_cannot_block_repair_with_managed_fields(
     secured: Secured, robbed: Namespace
 ) -> None:
     """An apply to an object near etcd's limit fails, and no policy sees `managedFields`."""
@@ -576,23 +586,23 @@ def test_controllers_token_cannot_fill_the_configurations(
     change = [*WITHOUT_HOLDFAST["no webhooks"], filling(ETCD_LIMIT - ROOM)]
     for kind in KINDS:
         shown = ("-o", "json", "--show-managed-fields")
-        told = thief.patch("holdfast", change, *shown, kind=kind, dry_run=False)
-        assert len(told) > ETCD_LIMIT - ROOM
+        message = thief.patch("holdfast", change, *shown, kind=kind, dry_run=False)
+        assert len(message) > ETCD_LIMIT - ROOM
     robbed.eventually(lambda: secured.installed.webhooks() == before, REPAIR)
     (log,) = [each.log for each in secured.installed.controllers]
     assert log.read_text().count("removing managedFields, which leave no room") == len(KINDS)
 
 
-def spoil(secured: Secured, ns: Namespace, kind: str, change: list[Operation]) -> None:
-    """Patch a configuration as the thief; one that is spoilt still need not take it again."""
+def tamper(secured: Secured, ns: Namespace, kind: str, change: list[Operation]) -> None:
+    """Patch a configuration as the thief; ignore the error if an earlier patch is still there."""
     with suppress(ControlPlaneError):
         secured.controller(ns).patch("holdfast", change, kind=kind, dry_run=False)
 
 
-def test_controllers_token_can_have_pods_and_workloads_rejected(
+def test_controller_token_can_have_pods_and_workloads_rejected(
     secured: Secured, robbed: Namespace
 ) -> None:
-    """Those that ask for nothing too."""
+    """Including those without Holdfast annotations."""
     validating = KINDS[-1]
     found = secured.installed.webhooks()
     names = [one["name"] for one in found if one["name"].endswith("templates.holdfast.dev")]
@@ -604,21 +614,21 @@ def test_controllers_token_can_have_pods_and_workloads_rejected(
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
     }
 
-    def is_refused(one: Object) -> bool:
+    def is_rejected(one: Object) -> bool:
         for kind in KINDS:
-            spoil(secured, robbed, kind, WITHOUT_PODS)
+            tamper(secured, robbed, kind, REJECT_PODS)
         for number in range(1, 1 + len(names)):
-            spoil(secured, robbed, validating, without_workloads(number))
+            tamper(secured, robbed, validating, reject_workloads(number))
         return UNCALLED in refusal(robbed.apply, one, dry_run=True)
 
-    robbed.eventually(lambda: is_refused(pod("refused")))
-    robbed.eventually(lambda: is_refused(workload))
+    robbed.eventually(lambda: is_rejected(pod("refused")))
+    robbed.eventually(lambda: is_rejected(workload))
     robbed.eventually(robbed.holds_pods, REPAIR)
     robbed.eventually(lambda: secured.installed.webhooks() == found, REPAIR)
 
 
-def test_controllers_token_can_take_the_lease(secured: Secured, robbed: Namespace) -> None:
-    """And so keeps the controllers from releasing anything, and from putting anything back."""
+def test_controller_token_can_take_the_lease(secured: Secured, robbed: Namespace) -> None:
+    """As long as it does, no controller releases pods or restores configurations."""
     thief = secured.controller(robbed)
     named = ("lease", "holdfast-controller", "-n", NAMESPACE)
     robbed.apply(pod("kept", {"delay": "1"}))
@@ -650,7 +660,7 @@ def test_controllers_token_can_take_the_lease(secured: Secured, robbed: Namespac
         assert not leads()
     assert gates(robbed.get("pod", "late"))
 
-    robbed.eventually(leads)  # the thief has left
+    robbed.eventually(leads)  # the thief no longer renews it
     robbed.eventually(lambda: not gates(robbed.get("pod", "late")))
 
 
@@ -663,7 +673,7 @@ def rights(actor: KubectlUser, namespace: str) -> set[str]:
 def test_tokens_have_only_cluster_roles_in_other_namespaces(
     secured: Secured, robbed: Namespace
 ) -> None:
-    """In their own the controller may do more; the webhook no more than anywhere."""
+    """In Holdfast's namespace the controller has more rights, but the webhook does not."""
     webhook, controller = secured.webhook(robbed), secured.controller(robbed)
     elsewhere, at_home = (rights(controller, each) for each in (robbed.namespace, NAMESPACE))
     webhooks = rights(webhook, robbed.namespace)

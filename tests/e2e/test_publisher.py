@@ -18,7 +18,7 @@ from tests.e2e.namespace import Object, pod
 from tests.e2e.steady_load import creations
 
 QUIET = 6 * short_intervals.SECONDS
-"""Seconds in which the controller would have written a configuration: several reconciliations."""
+"""Seconds after which the controller would have written: several reconciliations."""
 KEY = "example.com/wait"
 
 
@@ -48,19 +48,19 @@ def conditions(installed: Installation) -> str:
 
 
 def holds(installed: Installation, annotations: dict[str, str]) -> bool:
-    (made,) = installed.ns.apply(pod("asks", annotations), dry_run=True)
+    (made,) = installed.ns.apply(pod("delayed", annotations), dry_run=True)
     return bool(made["spec"].get("schedulingGates"))
 
 
 def edit(installed: Installation, kind: str, *operations: Object) -> list[Object]:
-    """Patch a configuration, and give its webhooks as they were then."""
+    """Patch a configuration, and return its webhooks right after the patch."""
     named = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
     patched = json.loads(installed.kubectl(*named, "-p", json.dumps(operations)))
     return list(patched.get("webhooks") or ())
 
 
 def webhooks_of(installed: Installation) -> dict[str, list[Object]]:
-    """Give the webhooks of both configurations, under "mutating" and "validating"."""
+    """Return the webhooks of both configurations, under "mutating" and "validating"."""
     kinds = (kind.removesuffix("webhookconfiguration") for kind in KINDS)
     found = (one.get("webhooks") or [] for one in installed.configurations())
     return dict(zip(kinds, found, strict=True))
@@ -78,14 +78,14 @@ RESETS = [
         [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}], id="policy"
     ),
     pytest.param(
-        [{"op": "add", "path": "/webhooks/0/matchConditions/-", "value": NOT_YET}], id="idle-again"
+        [{"op": "add", "path": "/webhooks/0/matchConditions/-", "value": NOT_YET}], id="not-yet"
     ),
     pytest.param(
         [
             {"op": "copy", "from": "/webhooks/0", "path": "/webhooks/-"},
             {"op": "replace", "path": "/webhooks/0/name", "value": "old.holdfast.dev"},
         ],
-        id="of-an-older-version",
+        id="older-version",
     ),
 ]
 
@@ -97,8 +97,8 @@ def test_changed_configuration_is_restored(
     installed: Installation, kind: str, reset: list[Object]
 ) -> None:
     before = installed.webhooks()
-    spoilt = edit(installed, kind, *reset)
-    assert not spoilt or any(one not in before for one in spoilt)
+    changed = edit(installed, kind, *reset)
+    assert not changed or any(one not in before for one in changed)
     installed.ns.eventually(lambda: by_name(installed.webhooks()) == by_name(before), REPAIR)
 
 
@@ -118,7 +118,7 @@ def test_invalid_configuration_stops_new_replicas_only(
 
 
 @pytest.mark.xdist_group("installed")
-def test_additions_of_others_stay_and_cause_no_write_loop(installed: Installation) -> None:
+def test_user_additions_are_kept_without_a_write_loop(installed: Installation) -> None:
     mine = {"name": "mine", "expression": "true"}
     installed.kubectl("annotate", "mutatingwebhookconfiguration", "holdfast", "team=a")
     edit(
@@ -148,12 +148,12 @@ def test_new_conditions_are_published_when_the_rollout_is_complete(
     fresh.controller("--config", str(new))
     first.stop()
     assert creations(fresh.ns, QUIET) == []
-    assert conditions(fresh) == before  # old replicas are there still
+    assert conditions(fresh) == before  # old replicas are still running
 
     fresh.retire(0)
     fresh.retire(1)
     assert creations(fresh.ns, QUIET) == []
-    assert conditions(fresh) == before  # the Deployment is not through
+    assert conditions(fresh) == before  # the rollout is not complete
     assert not holds(fresh, {KEY: "3600"})
 
     edit(fresh, "mutating", {"op": "remove", "path": "/webhooks/0/clientConfig/caBundle"})
@@ -185,7 +185,7 @@ def test_cert_manager_provides_the_ca_bundle(fresh: Installation) -> None:
     fresh.controller(certificates="cert-manager")
     fresh.ns.eventually(lambda: all(webhooks_of(fresh).values()))
     assert not fresh.ns.holds_pods()
-    fresh.ns.apply(pod("asks", {"delay": "3600"}), dry_run=True)  # and is not refused
+    fresh.ns.apply(pod("delayed", {"delay": "3600"}), dry_run=True)  # and is not rejected
 
     bundle = base64.b64encode(ca.certificate).decode()
     for kind, webhooks in webhooks_of(fresh).items():
@@ -199,7 +199,7 @@ def test_cert_manager_provides_the_ca_bundle(fresh: Installation) -> None:
 @pytest.mark.slow
 @pytest.mark.timeout(600)
 def test_leaf_and_ca_rotate_under_load_without_failures(fresh: Installation) -> None:
-    """Both are renewed when a third of their time is left: the CA twice, the leaf more often."""
+    """Both are renewed with a third of their lifetime left: the CA twice, the leaf more often."""
     fresh.replica()
     fresh.replica()
     short = ["--ca-lifetime", "75s", "--leaf-lifetime", "30s", "--ca-propagation", "5s"]

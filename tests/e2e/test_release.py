@@ -1,4 +1,4 @@
-"""Never early, never stuck: many pods, kills, wrong clocks, a crowd, and no webhook."""
+"""Releases are never early and never stuck, despite kills, wrong clocks and missing webhooks."""
 
 import itertools
 import random
@@ -19,7 +19,7 @@ from tests.e2e.namespace import Namespace, Object, created, gates, listens, pod
 
 GATE = "holdfast.dev/delay"
 SLACK = 5.0
-"""Seconds of lateness that a crowded machine may add; nothing here measures speed."""
+"""Seconds of lateness that a busy machine may add; nothing here measures speed."""
 
 
 def gated(name: str, delay: float) -> Object:
@@ -32,11 +32,13 @@ def controller(ns: Namespace, log: Path) -> Command:
 
 
 @pytest.mark.slow
-def test_500_pods_and_five_kills(new_cluster: Callable[[], Namespace], log: Path) -> None:
+def test_500_pods_are_released_on_time_despite_five_kills(
+    new_cluster: Callable[[], Namespace], log: Path
+) -> None:
     ns = new_cluster()
     source = random.Random(500)
     delays = {f"pod-{number}": source.uniform(0, 30) for number in range(500)}
-    dead: list[tuple[float, float]] = []
+    downtimes: list[tuple[float, float]] = []
     with Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), log=log) as holdfast:
         manifests = [pod(name, {"delay": f"{delay:.3f}s"}) for name, delay in delays.items()]
         made = ns.create_pods(manifests)
@@ -45,30 +47,30 @@ def test_500_pods_and_five_kills(new_cluster: Callable[[], Namespace], log: Path
             died = time.time()
             holdfast.kill()
             holdfast.start()
-            dead.append((died, time.time()))
+            downtimes.append((died, time.time()))
         ns.eventually(lambda: not [each for each in ns.all("pods") if gates(each)], 60)
 
     due = {each["metadata"]["name"]: created(each) for each in made}
     due = {name: at + round(delays[name], 3) for name, at in due.items()}
-    # an attempt whose sender was killed meanwhile may have worked, whatever its answer was
+    # an attempt may have succeeded although its sender was killed before the response
     attempts = ns.release_attempts()
     early = {name: attempts[name][0] - at for name, at in due.items() if attempts[name][0] < at}
     assert early == {}
-    # killed within a second of its start, it leaves some to the next: only its life counts
-    late = {name: alive(at, attempts[name][-1], dead) for name, at in due.items()}
+    # a process killed right after its start leaves pods to the next: only uptime counts
+    late = {name: uptime(at, attempts[name][-1], downtimes) for name, at in due.items()}
     assert {name: seconds for name, seconds in late.items() if seconds > SLACK} == {}
 
 
-def alive(since: float, until: float, dead: Iterable[tuple[float, float]]) -> float:
-    """Of the seconds between two times, those outside all the periods in which it was dead."""
-    gaps = (min(until, end) - max(since, start) for start, end in dead)
+def uptime(since: float, until: float, downtimes: Iterable[tuple[float, float]]) -> float:
+    """Return the seconds between two times that are outside all downtimes."""
+    gaps = (min(until, end) - max(since, start) for start, end in downtimes)
     return until - since - sum(max(0.0, gap) for gap in gaps)
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("crowded")
-def test_ten_thousand_held_pods_do_not_slow_one_that_is_due(crowded: Namespace, log: Path) -> None:
+def test_10000_held_pods_do_not_delay_a_due_pod(crowded: Namespace, log: Path) -> None:
     with controller(crowded, log):
         (made,) = crowded.apply(gated("due", 5))
         crowded.eventually(lambda: "due" in crowded.releases())
@@ -76,7 +78,7 @@ def test_ten_thousand_held_pods_do_not_slow_one_that_is_due(crowded: Namespace, 
         assert len(crowded.releases()) == 1
 
 
-def test_wrong_or_stepping_wall_clock_releases_nothing_early(
+def test_wrong_or_stepped_clock_does_not_cause_early_releases(
     plain_ns: Namespace, log: Path, tmp_path: Path
 ) -> None:
     ns = plain_ns
@@ -103,7 +105,7 @@ def test_wrong_or_stepping_wall_clock_releases_nothing_early(
 
 @pytest.fixture
 def unregistered(plain_cluster: ControlPlane) -> Iterator[None]:
-    """Nothing is registered after the test, even if it has killed what would have removed it."""
+    """Delete all webhooks after a test that kills the process that would have done so."""
     yield
     plain_cluster.kubectl("delete", "--all", ",".join(KINDS))
 
@@ -141,8 +143,8 @@ def test_cluster_keeps_working_with_every_replica_down(plain_ns: Namespace, log:
         dev.kill()
         ns.eventually(lambda: not listens(dev.address))
 
-    assert "failed calling webhook" in ns.refusal(pod("asks", {"delay": "1"}))
-    ns.apply(pod("asks-nothing"))
+    assert "failed calling webhook" in ns.refusal(pod("delayed", {"delay": "1"}))
+    ns.apply(pod("plain"))
     ns.kubectl("scale", "replicaset", "replicas", "--replicas=0")
     ns.eventually(lambda: not ns.all("pods", "app=scaled"))
     ns.kubectl("label", "replicaset", "replicas", "still=editable")
@@ -160,7 +162,7 @@ UPDATES = {
     "operations": ["UPDATE"],
     "resources": ["pods"],
 }
-REFUSING_POLICY: list[Object] = [
+REJECTING_POLICY: list[Object] = [
     {
         "apiVersion": ADMISSION,
         "kind": "ValidatingAdmissionPolicy",
@@ -181,29 +183,31 @@ REFUSING_POLICY: list[Object] = [
 ]
 
 
-def test_rejected_release_is_reported_and_retried_and_blocks_no_other(
+def test_rejected_release_is_retried_without_blocking_others(
     plain_ns: Namespace, log: Path
 ) -> None:
     ns = plain_ns
-    ns.apply(*REFUSING_POLICY)
+    ns.apply(*REJECTING_POLICY)
     ns.apply(gated("blocked", 4), gated("free", 5))
-    numbers = itertools.count()  # a label that does not change is not sent
+    numbers = itertools.count()  # an unchanged label is not sent
     change = ("label", "pod", "blocked", "--overwrite")
-    ns.eventually(lambda: refused(ns, *change, f"number={next(numbers)}"))
+    ns.eventually(lambda: fails(ns, *change, f"number={next(numbers)}"))
     with controller(ns, log):
         ns.eventually(lambda: "free" in ns.releases())
         assert gates(ns.get("pod", "blocked")) == [GATE]
-        told = ns.eventually(lambda: notes(ns, "blocked").get("ReleaseFailed", ""))
-        assert "not while we are closed" in told
-        assert "it is retried until it succeeds" in told
+        note = ns.eventually(lambda: notes(ns, "blocked").get("ReleaseFailed", ""))
+        assert "not while we are closed" in note
+        assert "it is retried until it succeeds" in note
         ns.kubectl("delete", "validatingadmissionpolicybinding", "nothing-changes")
         ns.eventually(lambda: "blocked" in ns.releases())
         ns.eventually(lambda: "Released" in notes(ns, "blocked"))
 
 
 @pytest.mark.slow
-def test_hanging_ignored_webhook_does_not_stop_a_release(plain_ns: Namespace, log: Path) -> None:
-    """The API server waits for it longer than a first try waits, and goes on then."""
+def test_hanging_webhook_with_policy_ignore_does_not_block_release(
+    plain_ns: Namespace, log: Path
+) -> None:
+    """The API server waits for it longer than the first attempt's timeout, then continues."""
     ns, over = plain_ns, threading.Event()
 
     def hang(seen: Object) -> list[Object]:
@@ -221,7 +225,7 @@ def test_hanging_ignored_webhook_does_not_stop_a_release(plain_ns: Namespace, lo
         assert "ReleaseFailed" in notes(ns, "late")
 
 
-def refused(ns: Namespace, *arguments: str) -> bool:
+def fails(ns: Namespace, *arguments: str) -> bool:
     try:
         ns.kubectl(*arguments)
     except ControlPlaneError:
@@ -230,13 +234,13 @@ def refused(ns: Namespace, *arguments: str) -> bool:
 
 
 def notes(ns: Namespace, name: str) -> dict[str, str]:
-    """What Events say about a pod, by reason."""
+    """Return the notes of a pod's Events, by reason."""
     events = ns.all("events.events.k8s.io")
     return {each["reason"]: each["note"] for each in events if each["regarding"]["name"] == name}
 
 
 def test_pods_that_bypassed_the_webhook_are_released(plain_ns: Namespace, log: Path) -> None:
-    """No webhook saw these pods; one waits by a key that no configuration names."""
+    """One of them has an annotation key that no configuration names."""
     ns = plain_ns
     held = "holdfast.dev/held"
     gate = {"schedulingGates": [{"name": GATE}]}

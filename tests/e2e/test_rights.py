@@ -1,8 +1,8 @@
 """Each right that the manifests grant is needed.
 
-Holdfast runs with its own accounts in a complete installation. The test removes one right after the
-other from its role and does something that needs it: the audit log of the API server has a request
-that was rejected because that right is missing, and the action fails until the right is back.
+Holdfast runs with its own accounts in a complete installation. The test removes one right at a time
+from its role and does something that needs it: the audit log of the API server has a request that
+was rejected because that right is missing, and the action fails until the right is restored.
 """
 
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ from tests.e2e.revoked_rights import RightsFixture, staged
 
 pytestmark = pytest.mark.xdist_group("rights")
 
-GIVEN = {str(right): right for right in rights()}
+GRANTED = {str(right): right for right in rights()}
 
 
 @pytest.fixture(scope="module")
@@ -30,8 +30,8 @@ def stage(installed: RightsFixture) -> Iterator[RightsFixture]:
         yield installed
 
 
-@pytest.mark.parametrize("right", [GIVEN[name] for name in NEEDS], ids=NEEDS)
-def test_a_right_that_is_taken_away_is_missed(stage: RightsFixture, right: Right) -> None:
+@pytest.mark.parametrize("right", [GRANTED[name] for name in NEEDS], ids=NEEDS)
+def test_every_granted_right_is_needed(stage: RightsFixture, right: Right) -> None:
     need = NEEDS[str(right)]
     with stage.without(right):
         refused = stage.refused(right)

@@ -14,25 +14,25 @@ pytestmark = pytest.mark.xdist_group("kubevirt")
 
 @pytest.fixture
 def ns(kubevirt_ns: Namespace) -> Namespace:
-    """A cluster without Holdfast: the one with KubeVirt, which is there for others anyway."""
+    """A namespace without Holdfast, in the shared KubeVirt cluster."""
     return kubevirt_ns
 
 
-def test_fast_clock_admits_no_pod_early(
+def test_wrong_server_clock_never_skips_a_hold(
     kubevirt: ControlPlane, ns: Namespace, tmp_path: Path
 ) -> None:
-    """To the mutating review the time is long past, and it has no other clock."""
+    """With a fast clock, the mutating webhook takes the due time to be in the past."""
     until = (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
     config = "profiles: [{pluginConfig: [{name: delay, args: {onInvalid: ignore}}]}]\n"
     with TwoProcesses(kubevirt, tmp_path, config=config) as holdfast:
         holdfast.ahead.write_text("3600")
-        asks = {"holdfast.dev/not-before": until}
-        assert "the API server created the pod at" in ns.refusal(pod("early", asks))
+        annotations = {"holdfast.dev/not-before": until}
+        assert "the API server created the pod at" in ns.refusal(pod("early", annotations))
 
         holdfast.ahead.write_text("0")
-        (made,) = ns.apply(pod("in-time", asks))
+        (made,) = ns.apply(pod("in-time", annotations))
         assert gates(made) == ["holdfast.dev/delay"]
 
         holdfast.ahead.write_text("-3600")
-        (made,) = ns.apply(pod("behind", asks))
+        (made,) = ns.apply(pod("behind", annotations))
         assert gates(made) == ["holdfast.dev/delay"]

@@ -1,4 +1,4 @@
-"""VMs come back to their node, with KubeVirt's own controller: whatever happens in between."""
+"""VMs return to their node, with KubeVirt's own virt-controller."""
 
 import itertools
 import json
@@ -28,7 +28,7 @@ FINALIZER = "holdfast.dev/sticky"
 REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TIMES = 20
 ORPHANED_SECONDS = 150.0
-"""Until a pod whose node is gone is deleted: Kubernetes looks every 20 s, and then waits for 40."""
+"""Until Kubernetes deletes a pod of a deleted node: it checks every 20 s, and then waits 40 s."""
 
 _numbers = itertools.count(1)
 
@@ -49,7 +49,7 @@ def apart(
 
 @pytest.fixture
 def holdfast(apart: TwoProcesses) -> TwoProcesses:
-    """Both processes; they run, even if the last test has failed while one was down."""
+    """Both processes; started again if a failed test has left one stopped."""
     for name in ("server", "controller"):
         if not getattr(apart, name).was_started:
             apart.start(name)
@@ -65,14 +65,14 @@ def record(ns: Namespace, name: str = FEDORA, key: str = RECORD) -> str:
 
 
 def landed_and_recorded(ns: Namespace, name: str = FEDORA) -> Object:
-    """Wait until a VM runs, and is recorded where it does."""
+    """Wait until a VM runs and its node is recorded; return its pod."""
     pod = vms.landed(ns, name)
     ns.eventually(lambda: record(ns, name) == vms.node_of(pod))
     return pod
 
 
 def kept(ns: Namespace) -> list[str]:
-    """Name the pods that our finalizer keeps."""
+    """Return the names of the pods with our finalizer."""
     return [
         pod["metadata"]["name"]
         for pod in ns.all("pods")
@@ -95,7 +95,7 @@ def notes(ns: Namespace, kind: str, reason: str) -> list[str]:
 # --- without the shared processes: first, because they run from the next test on -----------------
 
 
-def test_without_holdfast_the_vm_moves(vm_ns: Namespace) -> None:
+def test_vm_moves_without_holdfast(vm_ns: Namespace) -> None:
     vm_ns.create(vms.vm())
     pod = vms.landed(vm_ns)
     first = vms.node_of(pod)
@@ -119,7 +119,7 @@ def test_vm_running_before_holdfast_is_recorded_at_startup(
         vm_ns.eventually(lambda: record(vm_ns, "free") == vms.node_of(free))
 
 
-def test_key_of_the_sticky_vm_plugin(
+def test_record_uses_the_configured_annotation(
     vm_ns: Namespace, kubevirt: ControlPlane, tmp_path: Path
 ) -> None:
     key = "example.com/sticky-node"
@@ -152,14 +152,14 @@ def test_vm_returns_to_its_node_20_times_of_20(vm_ns: Namespace, holdfast: TwoPr
 
     assert nodes == [first] * TIMES
     assert annotated(vm_ns)[RECORD_UID] == vms.uid(vm_ns.get("vm", FEDORA))
-    told = "recorded node"
+    prefix = "recorded node"
     assert notes(vm_ns, "VirtualMachine", "StickyNodeRecorded") == [
-        f"{told} {first}: the VM starts there again"
+        f"{prefix} {first}: the VM starts there again"
     ]
     assert notes(vm_ns, "Pod", "StickyNodeRecorded") != []
 
 
-# --- no landing is lost ------------------------------------------------------------------------
+# --- no record is lost -------------------------------------------------------------------------
 
 
 def restart(ns: Namespace) -> None:
@@ -185,7 +185,7 @@ def test_clone_gets_its_own_record(vm_ns: Namespace, holdfast: TwoProcesses) -> 
 
 
 @pytest.mark.parametrize("end", [restart, delete_vmi, delete_all], ids=lambda one: one.__name__)
-def test_node_of_a_vm_that_stopped_without_a_controller_is_recorded(
+def test_node_of_vm_stopped_without_a_controller_is_recorded(
     vm_ns: Namespace, holdfast: TwoProcesses, end: Callable[[Namespace], None]
 ) -> None:
     holdfast.controller.kill()
@@ -194,7 +194,7 @@ def test_node_of_a_vm_that_stopped_without_a_controller_is_recorded(
     end(vm_ns)
     name = pod["metadata"]["name"]
     vm_ns.eventually(lambda: "deletionTimestamp" in vm_ns.get("pod", name)["metadata"])
-    assert kept(vm_ns) == [name]  # and so there is no new one
+    assert kept(vm_ns) == [name]  # so KubeVirt creates no new one
     assert record(vm_ns) == ""
 
     with vms.avoided(vm_ns, vms.node_of(pod)):
@@ -206,7 +206,7 @@ def test_node_of_a_vm_that_stopped_without_a_controller_is_recorded(
     assert record(vm_ns) == vms.node_of(pod)
 
 
-def test_vmi_of_another_name_writes_no_record(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+def test_vmi_with_another_name_is_not_recorded(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     """KubeVirt runs a VMI that names any VM of its namespace as its owner."""
     victim, forged = vm_ns.create(vms.vm(run_strategy="Halted")), vms.vmi("forged")
     forged["metadata"]["ownerReferences"] = [fake_kubevirt.owned_by(victim)]
@@ -219,7 +219,7 @@ def test_vmi_of_another_name_writes_no_record(vm_ns: Namespace, holdfast: TwoPro
     assert own != elsewhere
 
 
-# --- what people do ----------------------------------------------------------------------------
+# --- user changes ------------------------------------------------------------------------------
 
 
 def test_user_moves_a_vm_and_clears_its_record(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
@@ -255,8 +255,10 @@ def test_user_moves_the_vms_of_a_node(vm_ns: Namespace, holdfast: TwoProcesses) 
     assert record(vm_ns) == new
 
 
-def test_vm_whose_finalizer_was_removed(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
-    """A running VM is recorded anyway; the record of a VM that is gone too is lost."""
+def test_removed_finalizer_loses_only_the_node_of_a_stopped_vm(
+    vm_ns: Namespace, holdfast: TwoProcesses
+) -> None:
+    """A running VM is still recorded; if the VM has stopped as well, its node is lost."""
     holdfast.controller.kill()
     for name in ("runs", "gone"):
         vm_ns.create(vms.vm(name))
@@ -288,7 +290,7 @@ def test_record_follows_a_migration(vm_ns: Namespace, holdfast: TwoProcesses) ->
 
 
 @pytest.mark.parametrize("first", ["recorded", "not recorded"])
-def test_migration_while_no_controller_ran(
+def test_migration_without_a_controller_is_recorded(
     vm_ns: Namespace, holdfast: TwoProcesses, first: str
 ) -> None:
     if first == "not recorded":
@@ -310,12 +312,12 @@ def test_migration_while_no_controller_ran(
     assert record(vm_ns) == vms.node_of(target)
 
 
-def strip(ns: Namespace) -> None:
+def remove_finalizers(ns: Namespace) -> None:
     for name in kept(ns):
         ns.kubectl("patch", "pod", name, "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
-def opt(ns: Namespace, value: str) -> None:
+def set_sticky(ns: Namespace, value: str) -> None:
     ns.kubectl("annotate", "vm", FEDORA, "--overwrite", f"holdfast.dev/sticky={value}")
 
 
@@ -338,14 +340,14 @@ def command(ns: Namespace, *arguments: str) -> str:
 
 
 @pytest.mark.parametrize("source", ["recorded", "in another cluster"])
-def test_migration_that_no_finalizer_shows_is_followed(
+def test_migration_without_finalizers_is_recorded(
     vm_ns: Namespace, holdfast: TwoProcesses, source: str
 ) -> None:
     vm_ns.create(vms.vm())
     landed_and_recorded(vm_ns)
     holdfast.controller.kill()
     _, target = vms.migrate(vm_ns)
-    strip(vm_ns)
+    remove_finalizers(vm_ns)
     if source != "recorded":
         report_source(vm_ns, "node-of-another-cluster")
     holdfast.controller.start()
@@ -357,20 +359,18 @@ def test_migration_that_no_finalizer_shows_is_followed(
     assert notes(vm_ns, "VirtualMachine", "StickyNodeDiffers") == []
 
 
-def test_migration_of_a_vm_that_is_not_sticky_is_followed(
-    vm_ns: Namespace, holdfast: TwoProcesses
-) -> None:
+def test_migration_of_a_non_sticky_vm_is_recorded(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     vm_ns.create(vms.vm())
     landed_and_recorded(vm_ns)
-    opt(vm_ns, "false")
+    set_sticky(vm_ns, "false")
     _, target = vms.migrate(vm_ns)
     vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target))
     vms.delete_run(vm_ns)
-    opt(vm_ns, "true")
+    set_sticky(vm_ns, "true")
     assert record(vm_ns) == vms.node_of(target)
 
 
-def test_vm_that_a_person_sends_back_after_a_migration(
+def test_user_can_set_the_record_back_after_a_migration(
     vm_ns: Namespace, holdfast: TwoProcesses
 ) -> None:
     vm_ns.create(vms.vm())
@@ -380,26 +380,26 @@ def test_vm_that_a_person_sends_back_after_a_migration(
     command(vm_ns, "sticky", "set", FEDORA, vms.node_of(source))
     holdfast.controller.kill()
     holdfast.controller.start()
-    opt(vm_ns, "true")
+    set_sticky(vm_ns, "true")
     vms.delete_run(vm_ns)
     pod = run_again(vm_ns, target)
     assert vms.node_of(pod) == record(vm_ns) == vms.node_of(source)
     assert notes(vm_ns, "VirtualMachine", "StickyNodeDiffers") == []
 
 
-def test_vm_that_runs_elsewhere_without_a_reason_is_reported(
+def test_vm_running_on_an_unrecorded_node_is_reported(
     vm_ns: Namespace, holdfast: TwoProcesses
 ) -> None:
     vm_ns.create(vms.vm())
     pod = landed_and_recorded(vm_ns)
     first = vms.node_of(pod)
-    opt(vm_ns, "false")
+    set_sticky(vm_ns, "false")
     with vms.avoided(vm_ns, first):
         vms.delete_run(vm_ns)
         pod = run_again(vm_ns, pod)
     second = vms.node_of(pod)
     assert second != first
-    opt(vm_ns, "true")
+    set_sticky(vm_ns, "true")
     vm_ns.eventually(lambda: notes(vm_ns, "VirtualMachine", "StickyNodeDiffers"))
     (note,) = notes(vm_ns, "VirtualMachine", "StickyNodeDiffers")
     assert note.startswith(f"the VM runs on {second}, but starts on {first} the next time")
@@ -411,7 +411,7 @@ def test_vm_that_runs_elsewhere_without_a_reason_is_reported(
     assert "(differs)" not in command(vm_ns, "sticky", "list")
 
 
-def test_migration_that_is_cancelled_changes_nothing(
+def test_cancelled_migration_does_not_change_the_record(
     vm_ns: Namespace, holdfast: TwoProcesses
 ) -> None:
     vm_ns.create(vms.vm())
@@ -439,7 +439,7 @@ def change_pool(ns: Namespace, **template: object) -> None:
 
 
 def start_pool(ns: Namespace) -> dict[str, str]:
-    """Have a pool of VMs run and be recorded; return their nodes."""
+    """Start a pool of VMs, wait until all are recorded, and return their nodes."""
     ns.create(vms.pool("pool", len(POOL)))
     nodes = {name: vms.node_of(landed_and_recorded(ns, name)) for name in POOL}
     ns.eventually(lambda: kept(ns) == [])
@@ -451,7 +451,7 @@ def has_team(ns: Namespace) -> bool:
 
 
 @pytest.mark.parametrize("controller", ["with", "without"])
-def test_template_of_a_pool_moves_no_vm(
+def test_pool_template_change_does_not_move_vms(
     vm_ns: Namespace, holdfast: TwoProcesses, controller: str
 ) -> None:
     nodes = start_pool(vm_ns)
@@ -473,7 +473,9 @@ def test_template_of_a_pool_moves_no_vm(
     vm_ns.eventually(lambda: record(vm_ns, POOL[0]) == vms.node_of(target))
 
 
-def test_template_of_a_pool_waits_for_the_webhook(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+def test_pool_template_change_waits_for_the_webhook(
+    vm_ns: Namespace, holdfast: TwoProcesses
+) -> None:
     nodes = start_pool(vm_ns)
     holdfast.server.kill()
     vm_ns.eventually(lambda: not listens(holdfast.address))  # its worker outlives it for a moment
@@ -490,7 +492,9 @@ def test_template_of_a_pool_waits_for_the_webhook(vm_ns: Namespace, holdfast: Tw
     assert {name: record(vm_ns, name) for name in POOL} == nodes
 
 
-def test_user_clears_the_record_of_a_vm_of_a_pool(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+def test_cleared_record_of_a_pool_vm_stays_cleared(
+    vm_ns: Namespace, holdfast: TwoProcesses
+) -> None:
     start_pool(vm_ns)
     vm_ns.kubectl("annotate", "vm", POOL[0], f"{RECORD}-")
     change_pool(vm_ns, metadata={"annotations": {"team": "a"}})
@@ -523,7 +527,7 @@ def unlabelled(ns: Namespace, node: str) -> Iterator[None]:
 @contextmanager
 def not_ready(ns: Namespace, node: str) -> Iterator[None]:
     key, value = FAKE
-    ns.kubectl("annotate", "node", node, f"{key}-")  # kwok leaves it alone from now on
+    ns.kubectl("annotate", "node", node, f"{key}-")  # kwok no longer manages it
     condition = {"type": "Ready", "status": "False", "reason": "KubeletSays"}
     patch = json.dumps({"status": {"conditions": [condition]}})
     ns.kubectl("patch", "node", node, "--subresource=status", "-p", patch)
@@ -537,7 +541,7 @@ def not_ready(ns: Namespace, node: str) -> Iterator[None]:
 
 @contextmanager
 def removed(ns: Namespace, node: str) -> Iterator[None]:
-    """Take a node away, with what runs on it, and bring it back under its name."""
+    """Delete a node and its pods; recreate it with the same name afterwards."""
     kept_keys = ("name", "labels", "annotations")
     seen = ns.get("node", node)
     metadata = {key: seen["metadata"][key] for key in kept_keys}
@@ -559,7 +563,7 @@ def removed(ns: Namespace, node: str) -> Iterator[None]:
         pytest.param(unlabelled, "which lacks the label kubevirt.io/schedulable=true", id="label"),
     ],
 )
-def test_vm_waits_for_its_node_and_says_why(
+def test_vm_waits_for_its_node_and_reports_why(
     vm_ns: Namespace,
     holdfast: TwoProcesses,
     without: Callable[[Namespace, str], AbstractContextManager[None]],
@@ -611,7 +615,7 @@ BY_VOLUME = (
         ),
     ],
 )
-def test_record_that_contradicts_the_vms_own_template(
+def test_record_contradicting_the_vm_template_is_reported(
     vm_ns: Namespace, holdfast: TwoProcesses, spec: Object, noted: str, shown: str
 ) -> None:
     vm_ns.apply(*volume(f"disk-{vm_ns.namespace}", "data", ELSEWHERE))
@@ -629,9 +633,7 @@ def test_record_that_contradicts_the_vms_own_template(
         assert required in command(vm_ns, *arguments)
 
 
-def test_node_whose_hostname_label_is_not_its_name(
-    vm_ns: Namespace, holdfast: TwoProcesses
-) -> None:
+def test_node_with_a_different_hostname_label(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     vm_ns.kubectl("label", "node", "node-2", "--overwrite", f"{HOSTNAME}=host-2")
     try:
         vm_ns.create(vms.vm(nodeSelector={HOSTNAME: "host-2"}))
@@ -657,8 +659,8 @@ def test_vm_that_never_ran_is_not_pinned(vm_ns: Namespace, holdfast: TwoProcesse
         )
         (pod,) = vms.launchers(vm_ns, FEDORA)
         name, first = pod["metadata"]["name"], vms.node_of(pod)
-        said = f"{first} is recorded once the VM runs; if it ends before, no node is"
-        assert said in command(vm_ns, "explain", name)
+        expected = f"{first} is recorded once the VM runs; if it ends before, no node is"
+        assert expected in command(vm_ns, "explain", name)
         assert (kept(vm_ns), record(vm_ns)) == ([name], "")
         vm_ns.kubectl("cordon", first)
         vms.delete_run(vm_ns)
@@ -676,7 +678,7 @@ def test_vm_that_never_ran_is_not_pinned(vm_ns: Namespace, holdfast: TwoProcesse
 
 
 @pytest.mark.slow
-def test_removed_node_stays_the_vms_node(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+def test_record_survives_node_deletion(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     holdfast.controller.kill()
     vm_ns.create(vms.vm())
     pod = vms.landed(vm_ns)

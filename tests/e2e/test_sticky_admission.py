@@ -1,4 +1,4 @@
-"""Launcher pods of the real virt-controller, as the admission server has them stored."""
+"""Launcher pods of the real virt-controller, as stored after admission."""
 
 import copy
 import itertools
@@ -41,7 +41,7 @@ def vm_ns(kubevirt: ControlPlane, serving: Command) -> Namespace:
 
 
 def pristine(pod: Object) -> Object:
-    """Make the manifest again from which KubeVirt created a pod."""
+    """Reconstruct the manifest from which KubeVirt created a pod."""
     metadata = {
         key: pod["metadata"][key]
         for key in ("generateName", "labels", "annotations", "ownerReferences")
@@ -58,7 +58,7 @@ def pristine(pod: Object) -> Object:
 
 
 def created(ns: Namespace, manifest: Object, *, by: str = ACCOUNT) -> Object:
-    """Create a pod in a dry run as somebody, and return what would be stored."""
+    """Create a pod in a dry run as the user `by`, and return what would be stored."""
     arguments = ["create", "-o", "json", "--dry-run=server", f"--as={by}", "-f", "-"]
     if by != ACCOUNT:
         arguments.append("--as-group=system:masters")
@@ -90,7 +90,7 @@ def finalizers(pod: Object) -> list[str]:
 
 
 def launcher(ns: Namespace, annotations: Mapping[str, str] | None = None) -> Object:
-    """Run a VM until its node is recorded, and give the manifest of its pod; then annotate it."""
+    """Run a VM until its node is recorded, then annotate it; return the manifest of its pod."""
     ns.create(vms.vm())
     pod = pristine(vms.landed(ns))
     ns.eventually(lambda: is_recorded(ns, FEDORA))
@@ -100,7 +100,7 @@ def launcher(ns: Namespace, annotations: Mapping[str, str] | None = None) -> Obj
 
 
 def is_recorded(ns: Namespace, name: str) -> bool:
-    """Read whether a VM has a node: until then, the two webhooks may see different VMs."""
+    """Return whether a VM has a record: until then, the two webhooks may see different VMs."""
     found = ns.find("vm", name)
     return found is not None and RECORD in found["metadata"].get("annotations", {})
 
@@ -162,7 +162,7 @@ def test_migration_target_is_neither_pinned_nor_delayed(vm_ns: Namespace) -> Non
 # --- forgeries, and pods without a VM ----------------------------------------------------------
 
 
-def test_other_creators_of_launcher_pods_get_no_edits(vm_ns: Namespace) -> None:
+def test_launcher_pods_of_other_creators_are_not_edited(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns, {RECORD: "node-3"})
     other = copy.deepcopy(pod)
     other["metadata"]["ownerReferences"][0]["uid"] = "00000000-0000-4000-8000-000000000000"
@@ -179,13 +179,13 @@ def test_only_holdfast_can_add_the_finalizer(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns)
     forged = copy.deepcopy(pod)
     forged["metadata"]["finalizers"] = [FINALIZER]
-    said = 'finalizer "holdfast.dev/sticky" is reserved for Holdfast: remove it'
-    assert said in refusal(vm_ns, forged, by="jane")
+    expected = 'finalizer "holdfast.dev/sticky" is reserved for Holdfast: remove it'
+    assert expected in refusal(vm_ns, forged, by="jane")
 
     plain = copy.deepcopy(forged)
     del plain["metadata"]["ownerReferences"]
     for by in ("jane", ACCOUNT):
-        assert said in refusal(vm_ns, plain, by=by)
+        assert expected in refusal(vm_ns, plain, by=by)
 
     stored = vm_ns.create({**pod, "metadata": {"name": "stored"}})
     patch = json.dumps({"metadata": {"finalizers": [FINALIZER]}})
@@ -194,18 +194,18 @@ def test_only_holdfast_can_add_the_finalizer(vm_ns: Namespace) -> None:
         vm_ns.kubectl("patch", "pod", name, "--type=merge", "-p", patch, f"--as={ACCOUNT}")
 
 
-def test_kubevirts_pod_whose_owner_is_not_the_one_it_names_is_refused(
+def test_launcher_pod_with_a_nonexistent_owner_is_rejected(
     vm_ns: Namespace, kubevirt: ControlPlane
 ) -> None:
     pod = launcher(vm_ns, {RECORD: "node-3"})
     other_uid = copy.deepcopy(pod)
     other_uid["metadata"]["ownerReferences"][0]["uid"] = "another"
-    said = f'VirtualMachineInstance %s/"{FEDORA}" with UID "%s" no longer exists'
-    assert said % (vm_ns.namespace, "another") in refusal(vm_ns, other_uid)
+    expected = f'VirtualMachineInstance %s/"{FEDORA}" with UID "%s" no longer exists'
+    assert expected % (vm_ns.namespace, "another") in refusal(vm_ns, other_uid)
 
     elsewhere = Namespace.create_new(kubevirt, f"sticky-{next(_numbers)}")
     uid = pod["metadata"]["ownerReferences"][0]["uid"]
-    assert said % (elsewhere.namespace, uid) in refusal(elsewhere, pod)
+    assert expected % (elsewhere.namespace, uid) in refusal(elsewhere, pod)
 
 
 def test_vmis_without_a_vm_are_not_sticky(vm_ns: Namespace) -> None:
@@ -225,19 +225,19 @@ def test_vmis_without_a_vm_are_not_sticky(vm_ns: Namespace) -> None:
         assert finalizers(shown) == ([FINALIZER] if of_a_vm else [])
 
 
-def test_invalid_record_keeps_the_vm_from_starting(vm_ns: Namespace) -> None:
+def test_invalid_record_prevents_the_vm_from_starting(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns)
     with pytest.raises(ControlPlaneError, match='invalid value "Node 3": use a node name'):
         annotate(vm_ns, **{RECORD: "Node 3"})
-    without_us(vm_ns, {RECORD: "Node 3"})
+    annotate_without_validation(vm_ns, {RECORD: "Node 3"})
     assert (
         f"VirtualMachine {vm_ns.namespace}/{FEDORA}: annotation {RECORD}: invalid value "
         '"Node 3": use a node name, or remove the annotation to let the VM start anywhere'
     ) in refusal(vm_ns, pod)
 
 
-def without_us(ns: Namespace, annotations: Mapping[str, str]) -> None:
-    """Annotate the VM while our check of VMs is away, as it may be: it is passed over then."""
+def annotate_without_validation(ns: Namespace, annotations: Mapping[str, str]) -> None:
+    """Annotate the VM while the validating webhook is not registered."""
     name = "validatingwebhookconfiguration/holdfast-dev"
     kept = ns.kubectl("get", name, "-o", "json")
     ns.kubectl("delete", name)
@@ -266,15 +266,15 @@ def without_us(ns: Namespace, annotations: Mapping[str, str]) -> None:
     ns.eventually(checked)
 
 
-# --- the VM, as it is written ------------------------------------------------------------------
+# --- validation of VMs -------------------------------------------------------------------------
 
 
 def test_vm_with_an_invalid_annotation_is_rejected(vm_ns: Namespace) -> None:
-    said = vm_ns.refusal(vms.vm("wrong", {"holdfast.dev/sticky": "yes", RECORD: "a/b"}))
+    message = vm_ns.refusal(vms.vm("wrong", {"holdfast.dev/sticky": "yes", RECORD: "a/b"}))
     assert (
         'metadata: annotation holdfast.dev/sticky: invalid value "yes": use "true" or '
         '"false"; annotation holdfast.dev/sticky-node: invalid value "a/b"'
-    ) in said
+    ) in message
     bad_delay = vms.vm("delayed", template_annotations={"delay": "soon"})
     assert 'spec.template.metadata: annotation delay: invalid value "soon"' in vm_ns.refusal(
         bad_delay
@@ -306,8 +306,8 @@ def touched(pod: Object, label: str) -> bool:
     return bool(pod["metadata"].get("labels", {}).get(label) == "yes")
 
 
-def seen_late(ns: Namespace, pod: Object, label: str) -> Object:
-    """Create the pod in a dry run, until the other webhook has been called for it."""
+def create_reinvoked(ns: Namespace, pod: Object, label: str) -> Object:
+    """Create the pod in dry runs until the other webhook has been called; return that pod."""
 
     def late() -> Object:
         shown = created(ns, pod)
@@ -324,7 +324,7 @@ def test_reinvocation_changes_nothing(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns, {RECORD: "node-2"})
     pod["metadata"]["labels"]["touches"] = "yes"
     with other_webhook(vm_ns.plane, "z-touches", touches):
-        shown = seen_late(vm_ns, pod, "touches")
+        shown = create_reinvoked(vm_ns, pod, "touches")
     assert (finalizers(shown), pins(shown)) == ([FINALIZER], pinned_to("node-2"))
 
 
@@ -340,7 +340,7 @@ def test_removed_edits_are_restored_on_reinvocation(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns, {RECORD: "node-2"})
     pod["metadata"]["labels"]["strips"] = "yes"
     with other_webhook(vm_ns.plane, "z-strips", strips):
-        shown = seen_late(vm_ns, pod, "strips")
+        shown = create_reinvoked(vm_ns, pod, "strips")
     assert (finalizers(shown), pins(shown)) == ([FINALIZER], pinned_to("node-2"))
 
 
@@ -348,7 +348,7 @@ def test_removed_edits_are_restored_on_reinvocation(vm_ns: Namespace) -> None:
 
 
 @pytest.mark.slow
-def test_kubevirt_installed_later_is_noticed(tmp_path_factory: pytest.TempPathFactory) -> None:
+def test_kubevirt_installed_later_is_detected(tmp_path_factory: pytest.TempPathFactory) -> None:
     log = tmp_path_factory.mktemp("idle") / "dev.log"
     with (
         ControlPlane(nodes=3, audit=True) as plane,

@@ -1,6 +1,6 @@
-"""Many VMs started and stopped at random, with both of Holdfast's processes killed at random.
+"""VMs are started and stopped at random, while both of Holdfast's processes are killed at random.
 
-`make test-storm` runs the whole of it, with 200 VMs for five minutes; the tests run a short one.
+`make test-storm` uses 200 VMs for five minutes; by default the test is shorter.
 """
 
 import os
@@ -42,14 +42,14 @@ SEED = int(os.environ.get("STORM_SEED", "6"))
 ACTORS = 6
 """Threads that start and stop VMs."""
 PAUSE = (0.02, 0.3)
-"""Seconds between two deeds of one of them."""
+"""Seconds between two actions of a thread."""
 UPTIME = (1.0, 8.0)
 """Seconds for which a process of Holdfast runs between two kills."""
 DOWNTIME = (0.0, 4.0)
-"""Seconds for which it stays dead."""
+"""Seconds until it is started again."""
 PATIENCE = 600.0
-"""Seconds in which all VMs run in the end: KubeVirt itself lets one that was stopped before it ran
-wait for up to five minutes."""
+"""Seconds until all VMs run in the end: KubeVirt delays a VM that was stopped before it ran by up
+to five minutes."""
 MERGE_PATCH = "application/merge-patch+json"
 
 
@@ -75,7 +75,7 @@ class Seen:
 
 
 class Storm:
-    """Deeds at random, on VMs of one namespace."""
+    """Random actions on the VMs of one namespace."""
 
     def __init__(self, cluster: Cluster, namespace: str, names: list[str]) -> None:
         self.cluster = cluster
@@ -99,9 +99,9 @@ class Storm:
             list(pool.map(create, self.names))
 
     def act(self, source: random.Random, until: float) -> None:
-        """Stop, start and delete at random, mostly what runs.
+        """Stop, start and delete VMs at random, mostly running ones.
 
-        A VM is left alone until it has run: before that it has no node to come back to.
+        A VM is not touched until it has run: before that it has no node to return to.
         """
         while time.monotonic() < until:
             deed = source.choices(["delete VMI", "delete pods", "stop", "start"], [6, 2, 1, 2])[0]
@@ -143,7 +143,7 @@ class Storm:
             else:
                 self.run_strategy(name, "Always" if deed == "start" else "Halted")
         except ApiStatusError as exc:
-            if exc.status != 404:  # gone by itself
+            if exc.status != 404:  # already deleted
                 raise
 
     def run_strategy(self, name: str, strategy: str) -> None:
@@ -167,7 +167,7 @@ class Storm:
                 apart.start(victim)
 
     def unsettled(self) -> dict[str, str]:
-        """Name the VMs that do not run in one pod, each with what there is of it."""
+        """Return the VMs that do not run in exactly one pod, with the state of their pods."""
         alive = defaultdict(list)
         for pod in self.pods():
             alive[_owner(pod)].append(pod)
@@ -210,7 +210,9 @@ def watching(storm: Storm) -> Iterator[None]:
 
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 2 * PATIENCE)
-def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
+def test_vms_keep_their_nodes_under_random_restarts_and_kills(
+    kubevirt: ControlPlane, tmp_path: Path
+) -> None:
     ns = Namespace.create_new(kubevirt, "storm")
     source = random.Random(SEED)
     names = [f"vm-{number}" for number in range(VMS)]
@@ -237,8 +239,8 @@ def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
         returned = sum(len(nodes) > 1 for nodes in storm.seen.nodes.values())
         print(
             f"\n{VMS} VMs, {SECONDS:.0f} s, seed {SEED}: {dict(storm.deeds)}; killed "
-            f"{dict(storm.kills)}; {len(storm.seen.bound)} pods bound, {returned} VMs came back; "
-            f"all ran {settled:.0f} s after the last deed"
+            f"{dict(storm.kills)}; {len(storm.seen.bound)} pods bound, {returned} VMs returned; "
+            f"all ran {settled:.0f} s after the last action"
         )
         several = {name: nodes for name, nodes in storm.seen.nodes.items() if len(set(nodes)) != 1}
         assert several == {}
@@ -247,5 +249,5 @@ def test_storm(kubevirt: ControlPlane, tmp_path: Path) -> None:
             for vm in ns.all("vm")
         }
         assert records == {name: storm.seen.nodes[name][0] for name in names}
-        assert returned >= VMS // 5  # else there was no storm
+        assert returned >= VMS // 5  # otherwise there was too little load
     kubevirt.kubectl("delete", "namespace", ns.namespace, "--wait=false")

@@ -1,5 +1,5 @@
-"""Uninstalling where KubeVirt's own launcher pods carry our finalizer: no landing is lost, unless
-that is asked for. The processes run here; kwok says that the pods of their Deployment are ready.
+"""Uninstalling while KubeVirt's launcher pods have our finalizer: no record is lost, unless that is
+requested. The processes run on this machine; kwok reports the pods of their Deployment as ready.
 """
 
 import itertools
@@ -41,7 +41,7 @@ _numbers = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
-    """A cluster with KubeVirt of these tests' own: uninstalling looks into every namespace."""
+    """A cluster with KubeVirt for these tests only: uninstalling affects every namespace."""
     with ControlPlane(nodes=3, audit=True) as running:
         install(running)
         yield running
@@ -161,10 +161,10 @@ def test_uninstall_keeps_records_and_purge_removes_them(
     assert {key for key in left if "sticky" in key} == {CHOICE}
 
 
-def test_vms_that_move_while_holdfast_is_uninstalled(
+def test_vm_moves_while_uninstalled_are_recorded_or_reported(
     plane: ControlPlane, machines: Namespace, tmp_path: Path
 ) -> None:
-    """A migration that the VMI still reports is followed; a start elsewhere is reported."""
+    """A migration that the VMI still reports is recorded; a start on another node is reported."""
     folders = tmp_path / "before", tmp_path / "after"
     for folder in folders:
         folder.mkdir()
@@ -208,7 +208,7 @@ def differences(ns: Namespace) -> list[str]:
     return [one["note"] for one in events if one["reason"] == "StickyNodeDiffers"]
 
 
-def test_uninstall_frees_restored_pods_where_holdfast_is_gone(
+def test_uninstall_frees_restored_pods_without_an_installation(
     plane: ControlPlane, machines: Namespace, tmp_path: Path
 ) -> None:
     """A restore keeps gates and finalizers; no webhook, CRB or controller is left."""

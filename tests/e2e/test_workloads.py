@@ -1,4 +1,4 @@
-"""Every kind of pod, made by the real controllers of its kind."""
+"""Pods of every workload kind, created by the real controllers."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def workload(kind: str, delay: str = "2", **spec: Any) -> Object:
 
 
 def cron_job(labels: Object, annotations: Object) -> Object:
-    """Make a CronJob with labels in its pod template, and annotations in that of its Jobs."""
+    """Make a CronJob with labels in its pod template, and annotations in its Job template."""
     made = workload("CronJob")
     job = made["spec"]["jobTemplate"]
     job["metadata"] = {"annotations": annotations}
@@ -72,7 +72,7 @@ def test_pods_of_every_controller_are_held_and_released(ns: Namespace, kind: str
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_bad_value_is_refused_in_the_template(ns: Namespace, kind: str) -> None:
+def test_invalid_value_in_a_template_is_rejected(ns: Namespace, kind: str) -> None:
     message = ns.refusal(workload(kind, delay="soon"))
     assert f'{PATHS[kind]}: annotation delay: invalid value "soon"' in message
 
@@ -105,7 +105,7 @@ def test_a_bad_value_is_refused_in_the_template(ns: Namespace, kind: str) -> Non
     ],
     ids=["JobSet", "LeaderWorkerSet"],
 )
-def test_a_bad_value_is_refused_in_any_template(
+def test_invalid_value_in_a_nested_template_is_rejected(
     ns: Namespace, api_version: str, kind: str, spec: Any, path: str
 ) -> None:
     group, _, version = api_version.partition("/")
@@ -116,7 +116,7 @@ def test_a_bad_value_is_refused_in_any_template(
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "CronJob"])  # one of each webhook for templates
-def test_a_template_cannot_be_changed_to_a_bad_value(ns: Namespace, kind: str) -> None:
+def test_template_update_to_an_invalid_value_is_rejected(ns: Namespace, kind: str) -> None:
     ns.apply(workload(kind, delay="3600"))
     assert "invalid value" in ns.refusal(workload(kind, delay="soon"))
 
@@ -182,27 +182,25 @@ def test_a_template_cannot_be_changed_to_a_bad_value(ns: Namespace, kind: str) -
         *("on the Job", "past"),
     ],
 )
-def test_warning_about_what_does_not_hold_as_meant(
-    ns: Namespace, made: Object, warning: str
-) -> None:
+def test_ineffective_setting_causes_a_warning(ns: Namespace, made: Object, warning: str) -> None:
     assert f"Warning: holdfast: {warning}" in ns.warnings(made)
     assert ns.get(made["kind"], made["metadata"]["name"])
 
 
-def test_warning_about_a_hold_that_comes_too_late(ns: Namespace) -> None:
+def test_delay_added_to_an_existing_pod_causes_a_warning(ns: Namespace) -> None:
     ns.apply(pod("exists"))
     late = "holdfast: annotation delay has no effect, because the pod was created without it"
     assert late in ns.warnings(pod("exists", {"delay": "15"}))
 
 
-def test_a_pod_with_a_generated_name_is_held(ns: Namespace) -> None:
+def test_pod_with_a_generated_name_is_held_and_released(ns: Namespace) -> None:
     manifest = pod("", {"delay": "1"})
     manifest["metadata"] = {"generateName": "made-", "annotations": {"delay": "1"}}
     name = ns.create(manifest)["metadata"]["name"]
     ns.eventually(lambda: name in ns.releases())
 
 
-def test_no_other_user_can_add_our_finalizer(ns: Namespace) -> None:
+def test_users_cannot_add_the_sticky_finalizer(ns: Namespace) -> None:
     manifest = pod("forged")
     manifest["metadata"]["finalizers"] = ["holdfast.dev/sticky"]
     assert 'finalizer "holdfast.dev/sticky" is reserved for Holdfast' in ns.refusal(manifest)
@@ -214,10 +212,10 @@ def test_no_other_user_can_add_our_finalizer(ns: Namespace) -> None:
 
 
 def test_events_report_hold_and_release(ns: Namespace) -> None:
-    ns.apply(pod("told", {"delay": "2"}), pod("changed", {"delay": "1000"}))
+    ns.apply(pod("held", {"delay": "2"}), pod("changed", {"delay": "1000"}))
     ns.kubectl("annotate", "pod", "changed", "delay-")
 
-    def story(name: str) -> dict[str, str]:
+    def notes_by_reason(name: str) -> dict[str, str]:
         return {
             event["reason"]: event["note"]
             for event in ns.all("events.events.k8s.io")
@@ -225,14 +223,14 @@ def test_events_report_hold_and_release(ns: Namespace) -> None:
             and event["reportingController"] == "holdfast.dev/controller"
         }
 
-    ns.eventually(lambda: {"Held", "Released"} == story("told").keys())
-    assert "by holdfast.dev/delay" in story("told")["Held"]
-    ns.eventually(lambda: "Released" in story("changed"))
-    assert "no annotation asks for a hold" in story("changed")["Released"]
+    ns.eventually(lambda: {"Held", "Released"} == notes_by_reason("held").keys())
+    assert "by holdfast.dev/delay" in notes_by_reason("held")["Held"]
+    ns.eventually(lambda: "Released" in notes_by_reason("changed"))
+    assert "no annotation asks for a hold" in notes_by_reason("changed")["Released"]
 
 
-def test_of_pods_due_together_the_one_of_higher_priority_gets_the_room(ns: Namespace) -> None:
-    """A node has room for one pod per host port; with one pair, the other order is luck."""
+def test_pods_due_together_are_released_in_priority_order(ns: Namespace) -> None:
+    """A node fits one pod per host port; with a single port, the order could be luck."""
     priorities = {"a-low": 1, "b-high": 1_000}
     for name, value in priorities.items():
         ns.apply(

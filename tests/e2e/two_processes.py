@@ -1,4 +1,4 @@
-"""The admission server and the controller as two processes, each to be killed by itself."""
+"""The admission server and the controller as two processes that can be killed independently."""
 
 import time
 from contextlib import ExitStack
@@ -19,15 +19,15 @@ from tests.e2e.namespace import listens
 NAME = "holdfast-apart"
 HOST = "127.0.0.1"
 PORT_SECONDS = 30.0
-"""Seconds until the port of a server that was killed has to be free again."""
+"""Seconds until the port of a killed server has to be free."""
 
 
 class TwoProcesses:
-    """Both processes on one cluster; a context manager that unregisters and ends them.
+    """Both processes on one cluster; a context manager that unregisters and stops them.
 
-    `name` is that of the webhook configurations; the controller may act by its own kubeconfig.
-    `server` and `controller` are commands: to kill, to stop and to start. The server's wall clock
-    is ahead by as many seconds as the file `ahead` says.
+    `name` is that of the webhook configurations; the controller can have its own kubeconfig.
+    The commands `server` and `controller` can be killed, stopped and started. The server's wall
+    clock is ahead by the number of seconds in the file `ahead`.
     """
 
     def __init__(
@@ -79,13 +79,13 @@ class TwoProcesses:
         self._open.close()
 
     def kill(self, name: str) -> None:
-        """End `server` or `controller` as a power cut would."""
+        """Kill `server` or `controller` with SIGKILL."""
         (self.server if name == "server" else self.controller).kill()
 
     def start(self, name: str) -> None:
-        """Start one again that was killed.
+        """Start a process again that was killed.
 
-        The server's worker outlives its parent for a moment, and has the port as long.
+        The server's worker outlives its parent for a moment, and keeps the port until it exits.
         """
         if name == "controller":
             self.controller.start()

@@ -1,6 +1,6 @@
 """Virtual machines on a real KubeVirt, and what tests do with them.
 
-virt-handler is played by kwok; what it would do to a pod at the end of a migration, `migrate` does.
+kwok emulates virt-handler, except for the end of a migration, which `migrate` emulates.
 """
 
 import json
@@ -20,7 +20,7 @@ _AVOIDED = "tests.holdfast.dev/avoided"
 
 
 def definition(name: str) -> Object:
-    """Give KubeVirt's own definition of one of its kinds, for a cluster without KubeVirt."""
+    """Return KubeVirt's definition of one of its kinds, for a cluster without KubeVirt."""
     objects = json.loads((ensure(None, KUBEVIRT).parent / "objects.json").read_bytes())["items"]
     (found,) = (each for each in objects if each["metadata"]["name"] == name)
     return dict(found)
@@ -34,7 +34,7 @@ def vm(
     template_annotations: Mapping[str, str] | None = None,
     **spec: Any,
 ) -> Object:
-    """Make the manifest of a VM; `spec` goes into its template's."""
+    """Make the manifest of a VM; `spec` is added to the spec of its template."""
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachine",
@@ -97,7 +97,7 @@ def migration(name: str, of: str) -> Object:
 def template(
     labels: Mapping[str, str], annotations: Mapping[str, str] | None = None, **spec: Any
 ) -> Object:
-    """Make what a VMI is made from: for amd64, whatever this machine is; kwok runs anything."""
+    """Make a VMI template. Its architecture is amd64 on any machine, since kwok does not run it."""
     usual = {
         "architecture": "amd64",
         "terminationGracePeriodSeconds": 0,
@@ -119,9 +119,9 @@ def owner(seen: Object) -> Object:
 
 
 def landed(ns: Namespace, name: str = FEDORA, *, other_than: str = "") -> Object:
-    """Wait until a VMI runs with one bound pod that is not going, and return that pod.
+    """Wait until a VMI runs with one bound pod that is not terminating, and return that pod.
 
-    `other_than` is the UID of the pod of an earlier run, which does not count.
+    `other_than` is the UID of the pod of an earlier run, which is ignored.
     """
 
     def look() -> Object | None:
@@ -140,7 +140,7 @@ def landed(ns: Namespace, name: str = FEDORA, *, other_than: str = "") -> Object
 
 
 def has_ended(pod: Object) -> bool:
-    """Return whether a pod's containers have ended, as those that a VM has migrated from have."""
+    """Return whether a pod's containers have ended, as after a migration to another pod."""
     return pod.get("status", {}).get("phase") in {"Succeeded", "Failed"}
 
 
@@ -212,20 +212,20 @@ def is_target_of(pod: Object, made: Object) -> bool:
 
 
 def end_pod(ns: Namespace, pod: Object) -> None:
-    """Let a pod's containers end well, as a migrated VM's launcher does."""
+    """Mark a pod as succeeded, as the launcher of a VM that has migrated."""
     patch = json.dumps({"status": {"phase": "Succeeded"}})
     name = str(pod["metadata"]["name"])
     arguments = ["patch", "pod", name, "--subresource=status", "--type=merge", "-p", patch]
     try:
         ns.kubectl(*arguments)
-    except ControlPlaneError as error:  # gone by itself meanwhile
+    except ControlPlaneError as error:  # already deleted
         if "not found" not in str(error):
             raise
 
 
 @contextmanager
 def avoided(ns: Namespace, node: str) -> Iterator[None]:
-    """Make the scheduler prefer every other node while it lasts."""
+    """Make the scheduler prefer all other nodes until the block ends."""
     ns.kubectl("taint", "node", node, f"{_AVOIDED}=yes:PreferNoSchedule", "--overwrite")
     try:
         yield

@@ -1,6 +1,6 @@
-"""Runs `holdfast` on a machine whose wall clock is wrong: as many seconds ahead as a file says.
+"""Runs `holdfast` with a wall clock that is ahead by the number of seconds in a file.
 
-Every way in which Python code reads the wall clock is shifted before anything of ours is imported.
+All functions that read the wall clock are shifted before any of our modules is imported.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import os
 import runpy
 import time
 
-_file = os.open(os.environ["SECONDS_AHEAD"], os.O_RDONLY)  # open, should descriptors run out
+_file = os.open(os.environ["SECONDS_AHEAD"], os.O_RDONLY)  # kept open: descriptors may run out
 _time, _time_ns, _clock_gettime = time.time, time.time_ns, time.clock_gettime
 
 

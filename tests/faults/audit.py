@@ -1,4 +1,4 @@
-"""Creations and releases of pods in the API server's audit log."""
+"""Releases, bindings and status updates of pods, read from the API server's audit log."""
 
 import io
 import json
@@ -14,12 +14,12 @@ from typing import NamedTuple
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.namespace import seconds
 
-Key = tuple[str, str]
+PodKey = tuple[str, str]
 """A pod's namespace and name."""
 CONTROLLER = f"system:serviceaccount:{NAMESPACE}:"
-"""How the names of Holdfast's own accounts begin."""
+"""The prefix of the user names of Holdfast's service accounts."""
 READ_SECONDS = 5.0
-"""How often the log is read: sooner than the API server fills a file, and throws the last away."""
+"""Interval at which the log is read: faster than the API server rotates its files."""
 POLICY = {
     "apiVersion": "audit.k8s.io/v1",
     "kind": "Policy",
@@ -33,53 +33,53 @@ POLICY = {
         {"level": "None"},
     ],
 }
-"""The audit policy: requests that are read here, and which webhooks mutated a pod."""
+"""The audit policy: the requests that are read here, and the webhooks that mutated a pod."""
 KWOK_USER = "kwok"
 _OK = 200
 
 
 class Write(NamedTuple):
-    """One write of a pod, as the API server took it in."""
+    """One write of a pod, as the API server recorded it."""
 
     at: float
-    """Seconds since 1970, by the API server's clock: when the request came."""
+    """When the request arrived: seconds since 1970, by the API server's clock."""
     ended: float
-    """Likewise, when it was answered: it may have waited for its turn, or for a webhook."""
+    """When the response was sent: the request may have been queued, or waited for a webhook."""
     status: int
 
     @property
-    def may_have_worked(self) -> bool:
-        """Whether it may have been stored: a 5xx leaves that open."""
+    def may_have_succeeded(self) -> bool:
+        """Whether the write may have been stored: after a 5xx that is unknown."""
         return self.status < 300 or self.status >= 500
 
     @property
-    def worked(self) -> bool:
+    def succeeded(self) -> bool:
         return self.status == _OK
 
 
 @dataclass
 class Audit:
-    """The log as far as it was read; `read` goes on where the last one ended.
+    """The part of the log that has been read; `read` continues after the last line.
 
-    What `followed` adds meanwhile must not meet an iteration: iterate over a copy.
+    The thread of `followed` adds entries: iterate over a copy.
     """
 
     path: Path
-    releases: dict[Key, list[Write]] = field(default_factory=lambda: defaultdict(list))
-    """Each pod's patches by Holdfast, those that failed too."""
-    bindings: dict[Key, float] = field(default_factory=dict)
-    """When kube-scheduler bound each pod first."""
-    ready: dict[Key, float] = field(default_factory=dict)
-    """When kwok wrote each pod's status first, which makes it ready."""
+    releases: dict[PodKey, list[Write]] = field(default_factory=lambda: defaultdict(list))
+    """Each pod's patches by Holdfast, including failed ones."""
+    bindings: dict[PodKey, float] = field(default_factory=dict)
+    """When kube-scheduler first bound each pod."""
+    ready: dict[PodKey, float] = field(default_factory=dict)
+    """When kwok first wrote each pod's status, which makes the pod ready."""
     _file: io.BufferedReader | None = None
-    _rest: bytes = b""
+    _partial: bytes = b""
     _lock: threading.Lock = field(default_factory=threading.Lock)
 
     @contextmanager
     def followed(self) -> Iterator[None]:
-        """Read all along while the block lasts: of the files before the present one, one is kept.
+        """Read the log regularly while the block runs: only one rotated file is kept.
 
-        `read` has then what was written up to now.
+        Call `read` for the latest lines.
         """
         stop = threading.Event()
 
@@ -97,7 +97,7 @@ class Audit:
             self._close()
 
     def read(self) -> None:
-        """Take in what is new; the API server starts another file when one has 100 MB."""
+        """Read new lines; the API server rotates a file that has 100 MB."""
         with self._lock:
             self._read()
 
@@ -109,36 +109,36 @@ class Audit:
                     self._file = self.path.open("rb")
                 done = self.path.stat().st_ino == self._inode()
             except FileNotFoundError:
-                done = True  # between two files: the next one is for the next time
+                done = True  # during rotation: the next call reads the new file
             if self._file is None:
                 return
-            *lines, self._rest = (self._rest + self._file.read()).split(b"\n")
+            *lines, self._partial = (self._partial + self._file.read()).split(b"\n")
             for line in lines:
-                self._take(line)
+                self._parse(line)
             if not done:  # rotated, and now read to its end
                 self._close()
 
     def _close(self) -> None:
         if self._file is not None:
             self._file.close()
-        self._file, self._rest = None, b""
+        self._file, self._partial = None, b""
 
     def _inode(self) -> int:
         assert self._file is not None
         return os.fstat(self._file.fileno()).st_ino
 
-    def _take(self, line: bytes) -> None:
+    def _parse(self, line: bytes) -> None:
         patch, binding = b'"verb":"patch"' in line, b'"subresource":"binding"' in line
         if b'"resource":"pods"' not in line or not (patch or binding):
             return
         event = json.loads(line)
-        about = event["objectRef"]
-        key = about["namespace"], about.get("name", "")
+        ref = event["objectRef"]
+        key = ref["namespace"], ref.get("name", "")
         status = event.get("responseStatus", {}).get("code", 500)
-        came, ended = (seconds(event[f"{one}Timestamp"]) for one in ("requestReceived", "stage"))
-        write = Write(came, ended, status)
+        arrived, ended = (seconds(event[f"{one}Timestamp"]) for one in ("requestReceived", "stage"))
+        write = Write(arrived, ended, status)
         user = event.get("user", {}).get("username", "")
-        if patch and user.startswith(CONTROLLER) and "subresource" not in about:
+        if patch and user.startswith(CONTROLLER) and "subresource" not in ref:
             self.releases[key].append(write)
         elif binding and status < 300:
             self.bindings.setdefault(key, write.at)

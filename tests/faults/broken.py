@@ -1,7 +1,7 @@
-"""Runs `holdfast` with one thing broken on purpose, so that a row is known to be able to fail.
+"""Runs `holdfast` with one thing broken on purpose, to prove that a row can fail.
 
-HOLDFAST_BROKEN names what; the wall clock is shifted as `tests.e2e.wrong_clock` does. Nothing of
-this is in the product: its functions are replaced in this process, before it starts.
+HOLDFAST_BROKEN names the break; the wall clock is shifted as in `tests.e2e.wrong_clock`. The
+product itself is unchanged: functions are replaced in this process before it starts.
 """
 
 from __future__ import annotations
@@ -12,13 +12,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 
 if os.environ.get("SECONDS_AHEAD"):
-    import tests.e2e.wrong_clock  # noqa: F401 - shifts the clock for what is imported next
+    import tests.e2e.wrong_clock  # noqa: F401 - shifts the clock for later imports
 
 from tests.faults.breaks import controllers, fairness, servers
 
 VARIABLE = "HOLDFAST_BROKEN"
 SLOW = "HOLDFAST_SLOW"
-"""Names a file with the seconds that each request takes longer."""
+"""Names a file with the seconds by which each request is delayed."""
 BREAKS: Mapping[str, Callable[[], None]] = {
     each.__name__.replace("_", "-"): each
     for each in (

@@ -1,8 +1,8 @@
 """Clients that misbehave, in their own process.
 
 `python -m tests.faults.client_load HOST:PORT KIND=COUNT...` prints "ready" when each has connected
-once. Clients reconnect as often as they are closed, until standard input ends; then what they saw
-since all were connected is printed as JSON.
+once. Clients reconnect whenever they are disconnected, until standard input ends. Then the counts
+since all were connected are printed as JSON.
 """
 
 import asyncio
@@ -19,87 +19,88 @@ from itertools import chain, cycle, repeat
 from tests.support.builders import make_pod, make_review
 
 Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
-Act = Callable[[Streams], Awaitable[None]]
-HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
+Behaviour = Callable[[Streams], Awaitable[None]]
+HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-OURS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
-"""Failures on the clients' side, which the server did not cause."""
+LOCAL_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
+"""Errors on the clients' side, which the server did not cause."""
 PAUSE = 0.05
-"""Seconds until a client that was closed comes again."""
+"""Seconds until a disconnected client reconnects."""
 
 
 @dataclass
-class Account:
+class Counters:
     clients: int = 0
     answers: int = 0
-    ended: set[int] = field(default_factory=set)
-    """The clients whose connection the server has ended at least once."""
-    came: set[int] = field(default_factory=set)
-    """The clients that have tried at least once to connect."""
+    """Responses to reviews."""
+    disconnected: set[int] = field(default_factory=set)
+    """The clients that the server has disconnected at least once."""
+    tried: set[int] = field(default_factory=set)
+    """The clients that have tried to connect at least once."""
     open: int = 0
-    """The clients that are connected, where they begin with TLS by that."""
-    most: int = 0
-    """How many were at the same time."""
+    """The clients that are connected, with TLS if they use it."""
+    max_open: int = 0
+    """The most clients that were connected at the same time."""
     began: float = 0.0
-    """When all of them had, by the monotonic clock."""
+    """When all of them had tried, by the monotonic clock."""
 
-    def come(self, number: int) -> None:
-        """Note that a client has tried to connect; the last of them begins the account."""
-        self.came.add(number)
-        if not self.began and len(self.came) == self.clients:
+    def note_try(self, number: int) -> None:
+        """Note that a client has tried to connect; start counting when all clients have."""
+        self.tried.add(number)
+        if not self.began and len(self.tried) == self.clients:
             self.began, self.answers = time.monotonic(), 0
             print("ready", flush=True)
 
     @contextmanager
     def connected(self) -> Iterator[None]:
         self.open += 1
-        self.most = max(self.most, self.open)
+        self.max_open = max(self.max_open, self.open)
         try:
             yield
         finally:
             self.open -= 1
 
-    def shown(self) -> str:
+    def to_json(self) -> str:
         seconds = time.monotonic() - self.began if self.began else 0.0
-        never = self.clients - len(self.ended)
+        never = self.clients - len(self.disconnected)
         return json.dumps(
             {
                 "answers": self.answers,
                 "seconds": seconds,
-                "never ended": never,
-                "at once": self.most,
+                "not disconnected": never,
+                "connected at once": self.max_open,
             }
         )
 
 
-account = Account()
+counters = Counters()
 
 
-async def bare(streams: Streams) -> None:
+async def stay_silent(streams: Streams) -> None:
     await streams[0].read()
 
 
-async def half_a_hello(streams: Streams) -> None:
-    streams[1].write(HALF_A_HELLO)
+async def send_half_hello(streams: Streams) -> None:
+    streams[1].write(HALF_HELLO)
     await streams[0].read()
 
 
-async def half_a_header(streams: Streams) -> None:
+async def send_half_header(streams: Streams) -> None:
     streams[1].write(HEAD + b"Content-Le")
     await streams[0].read()
 
 
-async def half_a_body(streams: Streams) -> None:
+async def send_half_body(streams: Streams) -> None:
     streams[1].write(HEAD + b"Content-Length: 1000\r\n\r\n{")
     await streams[0].read()
 
 
-async def knock(_streams: Streams) -> None:
-    """Go at once."""
+async def disconnect(_streams: Streams) -> None:
+    """Disconnect at once."""
 
 
-async def dripped(streams: Streams, content: Iterable[int]) -> None:
-    """Send a byte a second, until the server has ended the connection."""
+async def drip(streams: Streams, content: Iterable[int]) -> None:
+    """Send one byte a second until the server closes the connection."""
     for byte in content:
         streams[1].write(bytes([byte]))
         await streams[1].drain()
@@ -110,20 +111,20 @@ async def dripped(streams: Streams, content: Iterable[int]) -> None:
             return
 
 
-async def drip_a_hello(streams: Streams) -> None:
-    """Send a handshake's first bytes, and then zeros, one a second."""
-    await dripped(streams, chain(HALF_A_HELLO, repeat(0)))
+async def drip_hello(streams: Streams) -> None:
+    """Send the first bytes of a handshake, then zeros, one byte a second."""
+    await drip(streams, chain(HALF_HELLO, repeat(0)))
 
 
-async def drip_a_header(streams: Streams) -> None:
-    """Send a request's head, which does not end, one byte a second."""
-    await dripped(streams, chain(HEAD, cycle(b"X-More: a\r\n")))
+async def drip_header(streams: Streams) -> None:
+    """Send a request head that does not end, one byte a second."""
+    await drip(streams, chain(HEAD, cycle(b"X-More: a\r\n")))
 
 
-async def drip_a_body(streams: Streams) -> None:
-    """Send a request's body, one byte a second."""
+async def drip_body(streams: Streams) -> None:
+    """Send a request body, one byte a second."""
     streams[1].write(HEAD + b"Content-Length: 1000\r\n\r\n")
-    await dripped(streams, repeat(0x20))
+    await drip(streams, repeat(0x20))
 
 
 def review() -> bytes:
@@ -131,37 +132,37 @@ def review() -> bytes:
     return HEAD + b"Content-Length: %d\r\n\r\n" % len(body) + body
 
 
-async def answer(reader: asyncio.StreamReader) -> None:
+async def read_response(reader: asyncio.StreamReader) -> None:
     head = await reader.readuntil(b"\r\n\r\n")
     length = int(head.lower().partition(b"content-length: ")[2].split(b"\r\n")[0])
     await reader.readexactly(length)
-    account.answers += 1
+    counters.answers += 1
 
 
-async def ask(streams: Streams) -> None:
-    """Ask for review after review, as fast as they are answered."""
+async def send_reviews(streams: Streams) -> None:
+    """Send one review after another, each as soon as the response to the last has arrived."""
     request = review()
     while True:
         streams[1].write(request)
-        await answer(streams[0])
+        await read_response(streams[0])
 
 
-KINDS: dict[str, tuple[Act, bool]] = {
-    "bare": (bare, False),
-    "half-a-hello": (half_a_hello, False),
-    "half-a-header": (half_a_header, True),
-    "half-a-body": (half_a_body, True),
-    "knock": (knock, False),
-    "drip-a-hello": (drip_a_hello, False),
-    "drip-a-header": (drip_a_header, True),
-    "drip-a-body": (drip_a_body, True),
-    "ask": (ask, True),
+KINDS: dict[str, tuple[Behaviour, bool]] = {
+    "silent": (stay_silent, False),
+    "half-hello": (send_half_hello, False),
+    "half-header": (send_half_header, True),
+    "half-body": (send_half_body, True),
+    "disconnect": (disconnect, False),
+    "drip-hello": (drip_hello, False),
+    "drip-header": (drip_header, True),
+    "drip-body": (drip_body, True),
+    "reviews": (send_reviews, True),
 }
-"""The behaviour of each kind, and whether it uses TLS."""
+"""The behaviour of each kind of client, and whether it uses TLS."""
 
 
-async def client(address: str, act: Act, *, tls: bool, number: int) -> None:
-    """Be one client, again and again. Raises OSError for what this side has too little of."""
+async def client(address: str, behave: Behaviour, *, tls: bool, number: int) -> None:
+    """Run one client, which reconnects. Raises OSError if this side lacks resources."""
     host, _, port = address.rpartition(":")
     context = ssl._create_unverified_context() if tls else None
     while True:
@@ -169,31 +170,31 @@ async def client(address: str, act: Act, *, tls: bool, number: int) -> None:
             try:
                 streams = await asyncio.open_connection(host, int(port), ssl=context)
             finally:
-                account.come(number)
+                counters.note_try(number)
             try:
-                with account.connected():
-                    await act(streams)
+                with counters.connected():
+                    await behave(streams)
             finally:
                 streams[1].transport.abort()
         except ConnectionRefusedError:
             pass
         except (OSError, EOFError) as exc:
-            if getattr(exc, "errno", None) in OURS:
+            if getattr(exc, "errno", None) in LOCAL_ERRORS:
                 raise
-            account.ended.add(number)
+            counters.disconnected.add(number)
         else:
-            account.ended.add(number)
+            counters.disconnected.add(number)
         await asyncio.sleep(PAUSE)
 
 
 async def main(address: str, orders: list[str]) -> None:
-    """Run as many clients of each kind as are ordered."""
+    """Run clients; each order is KIND=COUNT."""
     kinds = [order.partition("=") for order in orders]
-    acts = [KINDS[kind] for kind, _, count in kinds for _ in range(int(count))]
-    account.clients = len(acts)
+    behaviours = [KINDS[kind] for kind, _, count in kinds for _ in range(int(count))]
+    counters.clients = len(behaviours)
     tasks = [
-        asyncio.create_task(client(address, act, tls=tls, number=number))
-        for number, (act, tls) in enumerate(acts)
+        asyncio.create_task(client(address, behave, tls=tls, number=number))
+        for number, (behave, tls) in enumerate(behaviours)
     ]
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
@@ -201,7 +202,7 @@ async def main(address: str, orders: list[str]) -> None:
     for end in await asyncio.gather(*tasks, return_exceptions=True):
         if isinstance(end, Exception):
             raise end
-    print(account.shown())
+    print(counters.to_json())
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The seed that all that is random in the tests of faults follows from."""
+"""The seed of all random choices in the fault tests."""
 
 import os
 
@@ -8,7 +8,7 @@ SEED = int(os.environ.get("FAULTS_SEED", "9"))
 
 
 def pytest_report_header() -> str:
-    """Print it before they begin."""
+    """Print the seed before the tests start."""
     return f"faults: seed {SEED} (FAULTS_SEED)"
 
 

@@ -1,9 +1,9 @@
-"""A flood of reviews, in its own process: asked for whether there are answers or not.
+"""A flood of reviews from its own process, sent without waiting for responses.
 
-`python -m tests.faults.flood HOST:PORT CLIENTS@RATE`: over so many connections, so many requests a
-second, all together. A client of whom no more is taken comes again over another connection. Only
-whole requests count whose bytes the server's kernel has acknowledged. "ready" is printed when all
-have been connected once; when standard input ends, the account of the time from then on, as JSON.
+`python -m tests.faults.flood HOST:PORT CLIENTS@RATE` sends RATE requests a second in total, over
+CLIENTS connections. A client whose connection accepts no more data reconnects. Only complete
+requests count whose bytes the server's kernel has acknowledged. It prints "ready" when all clients
+have been connected once, and the counts since then as JSON when standard input ends.
 """
 
 import fcntl
@@ -23,20 +23,20 @@ from dataclasses import asdict, dataclass
 from tests.faults.client_load import review
 
 RECORD = 16 * 1024
-"""Bytes that TLS sends as one: a socket takes such a piece as a whole, or asks for it again."""
+"""Bytes of a TLS record: a socket accepts a record completely, or wants it again."""
 SEND_BUFFER = 16 * 1024
-"""Bytes that this side's kernel may keep back: nearly all that it takes is the server's at once."""
-PATIENCE = 0.1
-"""Seconds for which a client stays that could not send all it wanted; then it comes again over
-another connection, unless all keep up with what is due."""
-COMING = 0.25
-"""The share of the clients that may be about to come again at once: the others go on sending."""
-BEHIND = 0.05
-"""Seconds by which they may be behind with what is due."""
-BEAT = 0.01
-"""Seconds between two looks at how many requests are due."""
-MOST_AT_ONCE = 64
-"""Pieces that are sent between two looks at what has come."""
+"""Bytes that this side's kernel may buffer: nearly everything it accepts is sent at once."""
+STALL_SECONDS = 0.1
+"""Seconds until a client reconnects whose connection accepts no more data, if the flood is behind
+its rate."""
+MAX_RECONNECTING = 0.25
+"""The share of the clients that may reconnect at the same time, while the others send."""
+MAX_BEHIND = 0.05
+"""Seconds by which the flood may be behind its rate."""
+POLL_SECONDS = 0.01
+"""Timeout of the selector, after which due requests are counted again."""
+MAX_SENDS = 64
+"""Pieces that are sent before responses are read again."""
 RECEIVE = 256 * 1024
 STATUS = b"HTTP/1.1 200"
 
@@ -44,14 +44,14 @@ STATUS = b"HTTP/1.1 200"
 @dataclass
 class Account:
     offered: int = 0
-    """Whole requests that the server's kernel has acknowledged."""
+    """Complete requests that the server's kernel has acknowledged."""
     answers: int = 0
     connections: int = 0
-    """On which TLS was set up."""
+    """Connections with a complete TLS handshake."""
     full: int = 0
-    """Connections that were given up since no more was taken of them."""
+    """Connections that were closed because they accepted no more data."""
     ended: int = 0
-    """Connections that the server has ended, or that never came about."""
+    """Connections that the server closed, or that could not be opened."""
     seconds: float = 0.0
 
 
@@ -64,12 +64,12 @@ class Client:
         self.socket = context.wrap_socket(raw, do_handshake_on_connect=False)
         self.is_open = False
         self.sent = 0
-        """Requests that this side's kernel has taken, and that are not counted yet."""
+        """Requests that this side's kernel has accepted, and that are not counted yet."""
         self.full_since = 0.0
-        """When it took no more for the first time, by the monotonic clock; 0 before that."""
+        """When it first accepted no more data, by the monotonic clock; 0 before that."""
 
     def unacknowledged(self, size: int) -> int:
-        """Count the requests of that size of which a byte has not come to the server's kernel."""
+        """Count the requests of that size that the server's kernel has not fully acknowledged."""
         left: int
         (left,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
         return math.ceil(left / size)
@@ -84,36 +84,36 @@ class Flood:
         self.account = Account()
         self.clients: set[Client] = set()
         self.ready: deque[Client] = deque()
-        """Those that may take more, by turns; some of them may have been given up."""
+        """Clients that may accept more data, round-robin; some of them may have been closed."""
         self.request = review()
-        self.each = RECORD // len(self.request)
-        self.piece = self.request * self.each
+        self.per_piece = RECORD // len(self.request)
+        self.piece = self.request * self.per_piece
 
     def run(self, stop: threading.Event) -> None:
-        """Continue until stopped, and return the account of the time since all were connected."""
+        """Send until stopped; `account` then has the counts since all clients were connected."""
         began, sent, ready = time.monotonic(), 0, False
         while not stop.is_set():
             due = int((time.monotonic() - began) * self.rate) - sent
-            self._replace(behind=due > self.rate * BEHIND)
-            for key, events in self.selector.select(BEAT):
-                self._attend(key.data, events)
+            self._replace_stalled(behind=due > self.rate * MAX_BEHIND)
+            for key, events in self.selector.select(POLL_SECONDS):
+                self._handle(key.data, events)
             sent += self._offer(due)
             if not ready and self.account.connections >= self.count:
                 print("ready", flush=True)
-                self._settle()
+                self._count_all()
                 self.account, ready = Account(), True
                 began, sent = time.monotonic(), 0
         self.account.seconds = time.monotonic() - began
         for client in list(self.clients):
             self._end(client)
 
-    def _replace(self, *, behind: bool) -> None:
-        """Close clients that do not keep up, if `behind`, and add new ones up to `count`."""
-        coming = sum(not one.is_open for one in self.clients)
-        full_since = time.monotonic() - PATIENCE
-        full = [one for one in self.clients if behind and 0 < one.full_since < full_since]
+    def _replace_stalled(self, *, behind: bool) -> None:
+        """Close stalled clients if `behind`, and add new clients up to `count`."""
+        reconnecting = sum(not one.is_open for one in self.clients)
+        latest = time.monotonic() - STALL_SECONDS
+        full = [one for one in self.clients if behind and 0 < one.full_since < latest]
         full.sort(key=lambda one: one.full_since)
-        for client in full[: max(0, int(self.count * COMING) - coming)]:
+        for client in full[: max(0, int(self.count * MAX_RECONNECTING) - reconnecting)]:
             self.account.full += 1
             self._end(client)
         while len(self.clients) < self.count:
@@ -121,20 +121,20 @@ class Flood:
             self.clients.add(client)
             self.selector.register(client.socket, selectors.EVENT_WRITE, client)
 
-    def _attend(self, client: Client, events: int) -> None:
-        """Go on with a client's handshake, or read its answers, and see whether it takes more."""
+    def _handle(self, client: Client, events: int) -> None:
+        """Continue a client's handshake, or read its responses, and note whether it can send."""
         try:
             if not client.is_open:
-                self._greet(client)
+                self._shake_hands(client)
                 return
             self._read(client)
             if events & selectors.EVENT_WRITE:
-                self._takes_more(client)
+                self._mark_ready(client)
         except (OSError, EOFError):
             self.account.ended += 1
             self._end(client)
 
-    def _greet(self, client: Client) -> None:
+    def _shake_hands(self, client: Client) -> None:
         try:
             client.socket.do_handshake()
         except ssl.SSLWantReadError:
@@ -144,30 +144,30 @@ class Flood:
         else:
             client.is_open = True
             self.account.connections += 1
-            self._takes_more(client)
+            self._mark_ready(client)
 
     def _read(self, client: Client) -> None:
         try:
-            while answers := client.socket.recv(RECEIVE):
-                self.account.answers += answers.count(STATUS)
+            while responses := client.socket.recv(RECEIVE):
+                self.account.answers += responses.count(STATUS)
         except ssl.SSLWantReadError:
             return
         raise EOFError
 
-    def _takes_more(self, client: Client) -> None:
+    def _mark_ready(self, client: Client) -> None:
         self.selector.modify(client.socket, selectors.EVENT_READ, client)
         self.ready.append(client)
 
     def _offer(self, due: int) -> int:
-        """Send as many requests as are due and taken, and return how many; the rest stays due."""
+        """Send due requests that the connections accept, and return how many were sent."""
         sent = 0
-        for _ in range(MOST_AT_ONCE):
+        for _ in range(MAX_SENDS):
             if sent >= due or not self.ready:
                 break
             client = self.ready.popleft()
             if client not in self.clients or not self._send(client):
                 continue
-            sent += self.each
+            sent += self.per_piece
             self.ready.append(client)
         return sent
 
@@ -183,7 +183,7 @@ class Flood:
             self.account.ended += 1
             self._end(client)
             return False
-        client.sent += self.each
+        client.sent += self.per_piece
         return True
 
     def _end(self, client: Client) -> None:
@@ -192,8 +192,8 @@ class Flood:
         self.clients.discard(client)
         client.socket.close()
 
-    def _settle(self) -> None:
-        """Count what is on its way over the connections that are open."""
+    def _count_all(self) -> None:
+        """Count the requests on all open connections."""
         for client in self.clients:
             self._count(client)
 

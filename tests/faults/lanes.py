@@ -1,4 +1,4 @@
-"""Several lanes side by side, until all rows have been run."""
+"""Several lanes in parallel, until all rows have run."""
 
 import threading
 import time
@@ -10,25 +10,25 @@ from tests.faults.report import BUILD, Run
 from tests.faults.scenario import Fault, Result
 from tests.faults.schedule import Schedule
 
-Found = SimpleQueue[Result | Exception | None]
+Outcomes = SimpleQueue[Result | Exception | None]
 """Results of rows, errors that ended a lane, and None for each lane that has ended."""
 
 
-def results(faults: Sequence[Fault], whole: Run, lanes: int) -> Iterator[Result]:
-    """Run rows in so many lanes, and give what comes of them as it comes.
+def results(faults: Sequence[Fault], run: Run, lanes: int) -> Iterator[Result]:
+    """Run rows in this many lanes, and yield each result as soon as it is known.
 
-    A lane that ends has failed the row that it ran, and another takes its place. Raises
-    NoClusterError where none comes up.
+    If a lane ends unexpectedly, its row has failed, and a new lane replaces it. Raises
+    NoClusterError if a cluster does not start.
     """
-    found: Found = SimpleQueue()
+    outcomes: Outcomes = SimpleQueue()
     schedule = Schedule(faults, lanes)
-    drivers = [Driver(number, schedule, whole, found) for number in schedule.lanes]
+    drivers = [Driver(number, schedule, run, outcomes) for number in schedule.lanes]
     for each in drivers:
         each.start()
     try:
         left = len(drivers)
         while left:
-            match found.get():
+            match outcomes.get():
                 case None:
                     left -= 1
                 case Result() as result:
@@ -37,58 +37,58 @@ def results(faults: Sequence[Fault], whole: Run, lanes: int) -> Iterator[Result]
                     raise exc
     finally:
         for each in drivers:
-            each.break_off()
+            each.abort()
         for each in drivers:
             each.join()
 
 
 class Driver(threading.Thread):
-    """Has one lane run rows while there are any; builds broken on purpose have a cluster each."""
+    """Runs rows in one lane while there are any; each row with a break gets its own cluster."""
 
-    def __init__(self, number: int, schedule: Schedule, whole: Run, found: Found) -> None:
+    def __init__(self, number: int, schedule: Schedule, run: Run, outcomes: Outcomes) -> None:
         super().__init__(name=f"lane {number}")
         self._number = number
         self._schedule = schedule
-        self._whole = whole
-        self._found = found
+        self._run = run
+        self._outcomes = outcomes
         self._lane: Lane | None = None
-        self._over = False
+        self._aborted = False
 
     def run(self) -> None:
-        """Put into the queue what comes of each row."""
+        """Put the result of each row into the queue."""
         try:
             self._drive()
         except Exception as exc:  # noqa: BLE001 - the reader of the queue raises it
-            self._found.put(exc)
+            self._outcomes.put(exc)
         finally:
             self._close()
             self._schedule.leave(self._number)
-            self._found.put(None)
+            self._outcomes.put(None)
 
-    def break_off(self) -> None:
-        self._over = True
+    def abort(self) -> None:
+        self._aborted = True
         if (lane := self._lane) is not None:
-            lane.break_off()
+            lane.abort()
 
     def _drive(self) -> None:
-        while not self._over and (fault := self._schedule.take(self._number)) is not None:
+        while not self._aborted and (fault := self._schedule.take(self._number)) is not None:
             began = time.time()
             try:
-                result = self._opened(fault).run(fault)
+                result = self._open_lane(fault).run(fault)
             except LaneError as exc:
-                if isinstance(exc, NoClusterError) and not self._whole.broken:
+                if isinstance(exc, NoClusterError) and not self._run.broken:
                     raise
-                took = {"until it broke off": round(time.time() - began, 1)}
-                result = Result(fault, {}, {}, str(exc), began=began, took=took)
+                durations = {"until the lane ended": round(time.time() - began, 1)}
+                result = Result(fault, {}, {}, str(exc), began=began, durations=durations)
                 self._close()
-            self._found.put(result)
-            if self._whole.broken:
+            self._outcomes.put(result)
+            if self._run.broken:
                 self._close()
 
-    def _opened(self, fault: Fault) -> Lane:
+    def _open_lane(self, fault: Fault) -> Lane:
         if self._lane is None:
             log = BUILD / f"lane-{self._number}.log"
-            self._lane = Lane(self._whole, log, broken=fault.broken if self._whole.broken else "")
+            self._lane = Lane(self._run, log, broken=fault.broken if self._run.broken else "")
             self._lane.open()
         return self._lane
 

@@ -1,4 +1,4 @@
-"""A steady load: twenty pod creations a second, and what became of each."""
+"""A steady load of twenty pod creations a second, with the outcome of each."""
 
 import random
 import threading
@@ -22,27 +22,32 @@ GATE = "holdfast.dev/delay"
 ROLE = "kubernetes.io/role"
 """The node label that placed pods require."""
 DELAY = (1.0, 12.0)
-"""Seconds for which delayed pods ask."""
+"""Least and most seconds by which pods are delayed."""
 SHORT_DELAY = (1.0, 6.0)
-"""Likewise, in the short form."""
+"""The same for the short form."""
 TIMED_OUT = ("deadline exceeded", "imed out", "imeout")
 """Messages of creations that timed out."""
-_AT_ONCE = 128
-"""Creations under way at once: twelve in twenty ask, and each of their two calls may time out."""
+_MAX_IN_FLIGHT = 128
+"""Creations in flight: twelve in twenty pods are annotated, and each of their two webhook calls may
+time out."""
 _SWEEP_SECONDS = 2.0
-_BEHIND = 5
-"""Creations that a crowded machine may catch up on; more are left out."""
+_MAX_BEHIND = 5
+"""Creations that an overloaded machine may catch up on; more than these are skipped."""
 
 
 @dataclass(frozen=True)
-class Wish:
+class LoadPod:
+    """A pod of the load, as it is to be created."""
+
     name: str
     delay: float
-    """Seconds; 0 asks for none."""
+    """Seconds; 0 if it is not delayed."""
     placed: bool
+    """Whether a placement rule applies to it."""
 
     @property
-    def asks(self) -> bool:
+    def annotated(self) -> bool:
+        """Whether it has annotations for Holdfast."""
         return bool(self.delay) or self.placed
 
     def manifest(self) -> Object:
@@ -54,65 +59,65 @@ class Wish:
 @dataclass(frozen=True)
 class Failure:
     at: float
-    """When it was begun: seconds since 1970."""
+    """When the creation started: seconds since 1970."""
     ended: float
     """When it had failed."""
-    wish: Wish
-    said: str
+    pod: LoadPod
+    message: str
 
     @property
     def by_webhook(self) -> bool:
         """Whether an admission webhook is the reason, rather than the API server or its etcd."""
-        return "webhook" in self.said
+        return "webhook" in self.message
 
     @property
     def timed_out(self) -> bool:
-        """Whether somebody did not wait any longer, as happens on a machine that is too busy."""
-        return any(text in self.said for text in TIMED_OUT)
+        """Whether the creation timed out, as happens on an overloaded machine."""
+        return any(text in self.message for text in TIMED_OUT)
 
 
-class Wait(NamedTuple):
+class Latency(NamedTuple):
     """How long a creation took."""
 
     began: float
     """Seconds since 1970."""
     seconds: float
-    asks: bool
-    """Whether Holdfast was asked about it."""
+    annotated: bool
+    """Whether Holdfast reviewed the pod."""
 
 
 @dataclass
 class Load:
     plane: ControlPlane
     namespace: str
-    source: random.Random
+    rng: random.Random
     rate: float = RATE
     delay: tuple[float, float] = DELAY
     due: dict[str, float] = field(default_factory=dict)
     """When each delayed pod is due: seconds since 1970, from the stored annotations."""
-    made: int = 0
+    created: int = 0
     failures: list[Failure] = field(default_factory=list)
     ungated: list[str] = field(default_factory=list)
-    """Pods that asked to be held, and were let through."""
-    misshapen: list[str] = field(default_factory=list)
-    """Pods that do not have exactly one gate of ours, or one term, where they asked for it."""
-    waits: list[Wait] = field(default_factory=list)
-    """How long creations took that succeeded."""
-    begun: list[float] = field(default_factory=list)
-    """When each creation was begun, those that failed too: seconds since 1970."""
+    """Delayed pods that were admitted without a gate."""
+    malformed: list[str] = field(default_factory=list)
+    """Pods with more gates of ours, or with more or fewer terms, than their annotations ask for."""
+    latencies: list[Latency] = field(default_factory=list)
+    """How long successful creations took."""
+    start_times: list[float] = field(default_factory=list)
+    """When each creation started, whether it succeeded or failed: seconds since 1970."""
     lock: threading.Lock = field(default_factory=threading.Lock)
-    asks: bool = True
-    """Whether pods ask for anything; `asking_nothing` keeps them from it."""
-    lasted: tuple[float, float] = (0.0, 0.0)
-    """When it began and ended: seconds since 1970."""
-    under_way: set[str] = field(default_factory=set)
-    """Pods that ask, and are being created."""
+    annotate: bool = True
+    """Whether pods get annotations; `without_annotations` sets this to false for a while."""
+    period: tuple[float, float] = (0.0, 0.0)
+    """When the load started and ended: seconds since 1970."""
+    in_flight: set[str] = field(default_factory=set)
+    """Annotated pods that are being created."""
     window: tuple[float, float] | None = None
-    """When pods that are created now fall due, where `due_within` says so."""
+    """When pods that are created now fall due, inside a `due_within` block."""
 
     @contextmanager
     def running(self) -> Iterator[None]:
-        """Create pods until the block ends; then all creations have been answered."""
+        """Create pods until the block ends; then no creation is in flight."""
         stop, began = threading.Event(), time.time()
         with closing(Cluster.connect(self.plane.kubeconfig)) as cluster:
             threads = [
@@ -124,28 +129,31 @@ class Load:
             try:
                 yield
             finally:
-                self.lasted = began, time.time()
+                self.period = began, time.time()
                 stop.set()
                 for thread in threads:
                     thread.join()
 
     @contextmanager
-    def asking_nothing(self) -> Iterator[None]:
-        """Create only pods that ask for nothing while the block lasts, and none that did."""
+    def without_annotations(self) -> Iterator[None]:
+        """Create only pods without annotations while the block runs.
+
+        The block starts when no annotated pod is in flight.
+        """
         with self.lock:
-            self.asks = False
+            self.annotate = False
         try:
-            while self.under_way:
+            while self.in_flight:
                 time.sleep(0.05)
             yield
         finally:
-            self.asks = True
+            self.annotate = True
 
     @contextmanager
     def due_within(self, began: float, ended: float) -> Iterator[None]:
-        """Have delayed pods that are created while the block lasts fall due between two moments.
+        """Let delayed pods that are created while the block runs fall due between two times.
 
-        They are seconds since 1970, the first not before the block's end.
+        These are seconds since 1970; the first is not before the end of the block.
         """
         self.window = began, ended
         try:
@@ -153,76 +161,76 @@ class Load:
         finally:
             self.window = None
 
-    def wish(self, number: int) -> Wish:
-        """Decide what the pod of that number asks for: half a delay, a fifth a place."""
+    def next_pod(self, number: int) -> LoadPod:
+        """Return the pod of that number: half of them are delayed, and a fifth are placed."""
         least, most = self.delay
         if (window := self.window) is not None:
             least, most = (max(least, each - time.time()) for each in window)
-        delay = round(self.source.uniform(least, most), 3) if number % 2 else 0.0
-        wish = Wish(f"load-{number}", delay, placed=number % 5 == 0)
+        delay = round(self.rng.uniform(least, most), 3) if number % 2 else 0.0
+        wanted = LoadPod(f"load-{number}", delay, placed=number % 5 == 0)
         with self.lock:
-            if not self.asks:
-                return Wish(wish.name, 0.0, placed=False)
-            if wish.asks:
-                self.under_way.add(wish.name)
-        return wish
+            if not self.annotate:
+                return LoadPod(wanted.name, 0.0, placed=False)
+            if wanted.annotated:
+                self.in_flight.add(wanted.name)
+        return wanted
 
     def burst(self, number: int, name: str) -> None:
         """Create this many more delayed pods at once, and wait until they are created."""
-        wishes = [Wish(f"{name}-{each}", self.delay[0], placed=True) for each in range(number)]
+        pods = [LoadPod(f"{name}-{each}", self.delay[0], placed=True) for each in range(number)]
         with (
             closing(Cluster.connect(self.plane.kubeconfig)) as cluster,
             ThreadPoolExecutor(number) as pool,
         ):
-            for each in [pool.submit(self.create, cluster, wish) for wish in wishes]:
+            for each in [pool.submit(self.create, cluster, wanted) for wanted in pods]:
                 each.result()
 
-    def create(self, cluster: Cluster, wish: Wish) -> None:
+    def create(self, cluster: Cluster, wanted: LoadPod) -> None:
         try:
-            self._create(cluster, wish)
+            self._create(cluster, wanted)
         finally:
             with self.lock:
-                self.under_way.discard(wish.name)
+                self.in_flight.discard(wanted.name)
 
-    def _create(self, cluster: Cluster, wish: Wish) -> None:
+    def _create(self, cluster: Cluster, wanted: LoadPod) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         began = time.time()
         with self.lock:
-            self.begun.append(began)
+            self.start_times.append(began)
         try:
-            answer = cluster.request("POST", path, body=msgspec.json.encode(wish.manifest()))
+            response = cluster.request("POST", path, body=msgspec.json.encode(wanted.manifest()))
         except ClusterError as exc:
             with self.lock:
-                self.failures.append(Failure(began, time.time(), wish, str(exc)))
+                self.failures.append(Failure(began, time.time(), wanted, str(exc)))
             return
-        seen = msgspec.json.decode(answer)
+        stored = msgspec.json.decode(response)
         with self.lock:
-            self.waits.append(Wait(began, time.time() - began, wish.asks))
-            self.take(wish, seen)
+            self.latencies.append(Latency(began, time.time() - began, wanted.annotated))
+            self.record(wanted, stored)
 
-    def take(self, wish: Wish, seen: Object) -> None:
-        """Note a pod that the API server has stored."""
-        self.made += 1
-        ours = [gate for gate in gates(seen) if gate == GATE]
-        if wish.delay:
-            self.due[wish.name] = created(seen) + wish.delay
+    def record(self, wanted: LoadPod, stored: Object) -> None:
+        """Record a pod that the API server has stored."""
+        self.created += 1
+        ours = [gate for gate in gates(stored) if gate == GATE]
+        if wanted.delay:
+            self.due[wanted.name] = created(stored) + wanted.delay
             if not ours:
-                self.ungated.append(wish.name)
-        if len(ours) > int(bool(wish.delay)) or terms(seen) != int(wish.placed):
-            self.misshapen.append(wish.name)
+                self.ungated.append(wanted.name)
+        if len(ours) > int(bool(wanted.delay)) or terms(stored) != int(wanted.placed):
+            self.malformed.append(wanted.name)
 
     def _drive(self, cluster: Cluster, stop: threading.Event) -> None:
         began, number = time.monotonic(), 0
-        with ThreadPoolExecutor(_AT_ONCE) as pool:
+        with ThreadPoolExecutor(_MAX_IN_FLIGHT) as pool:
             while not stop.wait(max(0.0, began + number / self.rate - time.monotonic())):
                 behind = (time.monotonic() - began) * self.rate - number
-                if behind > _BEHIND:  # do not catch up after a stall
+                if behind > _MAX_BEHIND:  # do not catch up after a stall
                     began += behind / self.rate
-                pool.submit(self.create, cluster, self.wish(number))
+                pool.submit(self.create, cluster, self.next_pod(number))
                 number += 1
 
     def _sweep(self, cluster: Cluster, stop: threading.Event) -> None:
-        """Delete pods that run: they have been bound, and the nodes must not fill up."""
+        """Delete running pods, so that the nodes do not fill up."""
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         query = {"fieldSelector": "status.phase=Running"}
         while not stop.wait(_SWEEP_SECONDS):
@@ -231,7 +239,7 @@ class Load:
 
 
 def terms(seen: Object) -> int:
-    """Count the requirements of the placing label in a pod's node affinity."""
+    """Count the requirements of the node label ROLE in a pod's node affinity."""
     affinity = seen["spec"].get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
     found = [

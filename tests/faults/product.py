@@ -1,20 +1,20 @@
-"""Identify the product that rows run on, to compare runs on the same one."""
+"""The version of the product under test, which identifies comparable runs."""
 
 import subprocess
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
 FOLDERS = ("webhook", "certs", "manifests")
-"""The installed product, without the tests."""
+"""The folders that are installed, without the tests."""
 UNKNOWN = "unknown"
 SHORT = 10
 """Characters of each object's name in git."""
 
 
 def product() -> str:
-    """Name the product by git's names of its folders, with a mark where files differ from those.
+    """Return the git object names of the product's folders, with a suffix if files have changed.
 
-    `git rev-parse COMMIT:webhook COMMIT:certs COMMIT:manifests` prints the contents of a commit.
+    `git rev-parse COMMIT:webhook COMMIT:certs COMMIT:manifests` prints those of a commit.
     """
     try:
         names = _git("rev-parse", *(f"HEAD:{folder}" for folder in FOLDERS)).split()

@@ -1,7 +1,7 @@
-"""A proxy in front of the API server that can be slow, gone, busy, silent, or forgetful.
+"""A proxy in front of the API server that can be slow, unreachable, busy, or silent.
 
-It ends TLS and speaks to the API server for its clients: they show tokens, not certificates. The
-response heads, `Date` above all, pass unchanged.
+It terminates TLS: clients use tokens, not certificates. Response headers are forwarded unchanged,
+`Date` in particular.
 """
 
 import http.client
@@ -23,7 +23,7 @@ from controlplane.launcher import ControlPlane
 _HOP = {"connection", "transfer-encoding", "content-length", "host", "accept-encoding"}
 _CHUNK = 1 << 16
 _RETRY_AFTER = 1
-"""Seconds that a refusal asks its client to wait."""
+"""Seconds in the Retry-After header of injected errors."""
 _EXPIRED = {
     "kind": "Status",
     "apiVersion": "v1",
@@ -35,40 +35,40 @@ _EXPIRED = {
 
 
 @dataclass(frozen=True)
-class Weather:
-    """How the API server is, as the proxy's clients see it."""
+class Conditions:
+    """The state of the API server, as the proxy's clients see it."""
 
     delay: float = 0.0
-    """Seconds that each request takes longer."""
+    """Seconds by which each request is delayed."""
     unreachable: bool = False
     """New connections are closed at once."""
     hanging: bool = False
-    """Requests are taken, and never answered."""
+    """Requests are accepted, and get no response."""
     status: int = 0
-    """Answered to every request, unless it is 0."""
+    """The status of every response; 0 forwards requests."""
     silent: bool = False
-    """Watches stay open, and say nothing."""
+    """Watches stay open, and send no events."""
     expired: bool = False
     """Watches expire with 410: by status and by event, in turn."""
 
 
-FINE = Weather()
+HEALTHY = Conditions()
 
 
 @dataclass
 class Proxy:
-    """The proxy; a context manager that serves while it is entered."""
+    """The proxy; a context manager that serves inside its block."""
 
     plane: ControlPlane
-    weather: Weather = FINE
-    told: Counter[int] = field(default_factory=Counter)
-    """How often it has answered each status by itself."""
-    hasty: int = 0
-    """Releases that were tried again before the time which their refusal had named."""
-    refused: dict[str, float] = field(default_factory=dict)
-    """When each release was refused last, by its path: monotonic seconds."""
+    conditions: Conditions = HEALTHY
+    injected: Counter[int] = field(default_factory=Counter)
+    """How often the proxy itself has sent each status."""
+    early_retries: int = 0
+    """Releases that were retried before the time in Retry-After."""
+    rejected_at: dict[str, float] = field(default_factory=dict)
+    """When each release was last rejected, by its path: monotonic seconds."""
     muted: set[int] = field(default_factory=set)
-    """Watches that will never say anything again."""
+    """Watches that never send anything again."""
     watches: set[int] = field(default_factory=set)
     """Watches that are open."""
     connections: set[socket.socket] = field(default_factory=set)
@@ -94,18 +94,19 @@ class Proxy:
         return f"https://127.0.0.1:{self._server.server_address[1]}"
 
     def turn(self, **change: Any) -> None:
-        """Change the weather; what is not named becomes fine."""
-        self.weather = replace(FINE, **change)
-        if self.weather.unreachable:
+        """Set the conditions; those that are not named become healthy."""
+        self.conditions = replace(HEALTHY, **change)
+        if self.conditions.unreachable:
             self.cut()
 
     def mute(self) -> int:
-        """Let every watch that is open now be silent for ever, and count them."""
+        """Silence every watch that is open now permanently, and return their number."""
         with self.lock:
             self.muted |= self.watches
             return len(self.watches)
 
     def cut(self) -> None:
+        """Close all connections."""
         with self.lock:
             connections, self.connections = self.connections, set()
         for each in connections:
@@ -122,12 +123,12 @@ class _Server(ThreadingHTTPServer):
         super().__init__(("127.0.0.1", 0), _Handler)
         self.proxy = proxy
         self.context = context
-        self.upstream = ssl.create_default_context(cafile=str(proxy.plane.ca))
+        self.upstream_context = ssl.create_default_context(cafile=str(proxy.plane.ca))
         self.port = int(proxy.plane.server.rpartition(":")[2])
 
     def finish_request(self, request: Any, client_address: Any) -> None:
-        """Shake hands in the connection's own thread, so that a stalled client blocks no other."""
-        if self.proxy.weather.unreachable:
+        """Do the TLS handshake in this thread, so that a stalled client does not block others."""
+        if self.proxy.conditions.unreachable:
             return
         with suppress(OSError), self.context.wrap_socket(request, server_side=True) as tls:
             with self.proxy.lock:
@@ -139,7 +140,7 @@ class _Server(ThreadingHTTPServer):
                     self.proxy.connections.discard(tls)
 
     def handle_error(self, request: Any, client_address: Any) -> None:
-        """Say nothing: a connection that breaks is what this is for."""
+        """Log nothing: broken connections are expected."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -148,17 +149,17 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.behind = http.client.HTTPSConnection(
-            "127.0.0.1", self.server.port, context=self.server.upstream, timeout=90
+        self.upstream = http.client.HTTPSConnection(
+            "127.0.0.1", self.server.port, context=self.server.upstream_context, timeout=90
         )
 
     def finish(self) -> None:
-        self.behind.close()
+        self.upstream.close()
         with suppress(OSError):
             super().finish()
 
     def log_message(self, *args: object) -> None:
-        """Say nothing."""
+        """Log nothing."""
 
     def handle_one_request(self) -> None:
         try:
@@ -168,44 +169,44 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         proxy, body = self.server.proxy, self._body()
-        refused = proxy.refused.pop(self.path, None)
-        if refused is not None and time.monotonic() - refused < _RETRY_AFTER:
-            proxy.hasty += 1
-        weather = proxy.weather
-        if weather.unreachable:  # a connection whose handshake ended when the others were cut
+        rejected = proxy.rejected_at.pop(self.path, None)
+        if rejected is not None and time.monotonic() - rejected < _RETRY_AFTER:
+            proxy.early_retries += 1
+        conditions = proxy.conditions
+        if conditions.unreachable:  # its handshake ended when the other connections were cut
             raise ConnectionError("cut")
         watch = "watch" in parse_qs(urlsplit(self.path).query)
-        while proxy.weather.hanging:
+        while proxy.conditions.hanging:
             time.sleep(0.1)
-        time.sleep(weather.delay)
-        if weather.status:
-            self._refuse(weather.status)
-        elif watch and weather.expired:
-            self._expire(by_event=proxy.told[410] % 2 == 1)
+        time.sleep(conditions.delay)
+        if conditions.status:
+            self._reject(conditions.status)
+        elif watch and conditions.expired:
+            self._expire(by_event=proxy.injected[410] % 2 == 1)
         else:
             self._forward(body, watch)
 
-    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - as the base wants
+    do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = _serve  # noqa: N815 - names of the base class
 
     def _body(self) -> bytes:
         return self.rfile.read(int(self.headers.get("Content-Length", 0)))
 
-    def _refuse(self, status: int) -> None:
+    def _reject(self, status: int) -> None:
         if self.command == "PATCH" and "/pods/" in self.path:
-            self.server.proxy.refused[self.path] = time.monotonic()
-        self.server.proxy.told[status] += 1
-        said = {"kind": "Status", "apiVersion": "v1", "message": "busy", "code": status}
-        self._answer(status, json.dumps(said).encode(), retry=True)
+            self.server.proxy.rejected_at[self.path] = time.monotonic()
+        self.server.proxy.injected[status] += 1
+        error = {"kind": "Status", "apiVersion": "v1", "message": "busy", "code": status}
+        self._respond(status, json.dumps(error).encode(), retry=True)
 
     def _expire(self, *, by_event: bool) -> None:
-        self.server.proxy.told[410] += 1
+        self.server.proxy.injected[410] += 1
         if by_event:
             event = {"type": "ERROR", "object": _EXPIRED}
-            self._answer(200, json.dumps(event).encode() + b"\n")
+            self._respond(200, json.dumps(event).encode() + b"\n")
         else:
-            self._answer(410, json.dumps(_EXPIRED).encode())
+            self._respond(410, json.dumps(_EXPIRED).encode())
 
-    def _answer(self, status: int, body: bytes, *, retry: bool = False) -> None:
+    def _respond(self, status: int, body: bytes, *, retry: bool = False) -> None:
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(body)))
@@ -216,50 +217,50 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _forward(self, body: bytes, watch: bool) -> None:
         headers = {key: value for key, value in self.headers.items() if key.lower() not in _HOP}
-        self._drop_ended()
-        self.behind.request(self.command, self.path, body or None, headers)
-        answer = self.behind.getresponse()
-        self.send_response_only(answer.status, answer.reason)
-        for key, value in answer.getheaders():
+        self._drop_closed()
+        self.upstream.request(self.command, self.path, body or None, headers)
+        response = self.upstream.getresponse()
+        self.send_response_only(response.status, response.reason)
+        for key, value in response.getheaders():
             if key.lower() not in _HOP:
                 self.send_header(key, value)
-        if watch and answer.status == 200:
-            self._stream(answer)
+        if watch and response.status == 200:
+            self._stream(response)
             return
-        content = answer.read()
+        content = response.read()
         self.send_header("Content-Length", str(len(content)))
         self.end_headers()
         self.wfile.write(content)
 
-    def _drop_ended(self) -> None:
-        """Leave a connection that the API server has closed: it keeps idle ones for 90 s."""
-        if self.behind.sock is not None:
-            look = select.poll()
-            look.register(self.behind.sock, select.POLLIN)
-            if look.poll(0):  # nothing but its end can come before a request
-                self.behind.close()
+    def _drop_closed(self) -> None:
+        """Drop a connection that the API server has closed: it closes idle ones after 90 s."""
+        if self.upstream.sock is not None:
+            poll = select.poll()
+            poll.register(self.upstream.sock, select.POLLIN)
+            if poll.poll(0):  # before a request, only the end of the stream can arrive
+                self.upstream.close()
 
-    def _stream(self, answer: http.client.HTTPResponse) -> None:
-        proxy, me = self.server.proxy, id(self)
+    def _stream(self, response: http.client.HTTPResponse) -> None:
+        proxy, watch = self.server.proxy, id(self)
         self.send_header("Transfer-Encoding", "chunked")
         self.end_headers()
         with proxy.lock:
-            proxy.watches.add(me)
+            proxy.watches.add(watch)
         try:
-            while chunk := answer.read1(_CHUNK):
-                if not proxy.weather.silent and me not in proxy.muted:
+            while chunk := response.read1(_CHUNK):
+                if not proxy.conditions.silent and watch not in proxy.muted:
                     self.wfile.write(b"%x\r\n%b\r\n" % (len(chunk), chunk))
-            while proxy.weather.silent or me in proxy.muted:  # not even the end is sent
+            while proxy.conditions.silent or watch in proxy.muted:  # not even the end is sent
                 time.sleep(0.1)
-                self._still_there()
+                self._check_client()
             self.wfile.write(b"0\r\n\r\n")
         finally:
             with proxy.lock:
-                proxy.watches.discard(me)
-                proxy.muted.discard(me)
+                proxy.watches.discard(watch)
+                proxy.muted.discard(watch)
 
-    def _still_there(self) -> None:
-        """Raise OSError when the client has gone; no write would reveal it."""
+    def _check_client(self) -> None:
+        """Raise OSError if the client has disconnected: nothing is written that would show it."""
         if self.connection not in self.server.proxy.connections:
             raise ConnectionError("cut")
         self.connection.settimeout(0.01)

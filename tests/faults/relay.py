@@ -1,4 +1,4 @@
-"""A relay for bytes: from an address that endpoints may have to a server on loopback."""
+"""A TCP relay from an address that is valid in EndpointSlices to a server on loopback."""
 
 import socket
 import socketserver
@@ -13,7 +13,7 @@ _BYTES = 1 << 16
 
 
 class Relay:
-    """Passes connections on; a context manager. `delay` is how much later each answer comes."""
+    """Relays connections; a context manager. `delay` is the delay of each response, in seconds."""
 
     def __init__(self, target: tuple[str, int], *, delay: float = 0.0) -> None:
         self._server = _Server((endpoint_address(), 0), _Handler)
@@ -42,24 +42,24 @@ class _Server(socketserver.ThreadingTCPServer):
     delay: float
 
     def handle_error(self, request: object, client_address: object) -> None:
-        """Say nothing: a connection that breaks is what this is for."""
+        """Log nothing: broken connections are expected."""
 
 
 class _Handler(socketserver.BaseRequestHandler):
     server: _Server
 
     def handle(self) -> None:
-        with socket.create_connection(self.server.target, timeout=10) as behind:
-            behind.settimeout(None)
-            back = threading.Thread(
-                target=_pass, args=(behind, self.request, self.server.delay), daemon=True
+        with socket.create_connection(self.server.target, timeout=10) as upstream:
+            upstream.settimeout(None)
+            responses = threading.Thread(
+                target=_copy, args=(upstream, self.request, self.server.delay), daemon=True
             )
-            back.start()
-            _pass(self.request, behind, 0.0)
-            back.join()
+            responses.start()
+            _copy(self.request, upstream, 0.0)
+            responses.join()
 
 
-def _pass(source: socket.socket, target: socket.socket, delay: float) -> None:
+def _copy(source: socket.socket, target: socket.socket, delay: float) -> None:
     with suppress(OSError):
         while data := source.recv(_BYTES):
             time.sleep(delay)

@@ -1,4 +1,4 @@
-"""The results of rows: a table for people, JSON for programs."""
+"""The results of rows, as a table and as JSON."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -23,11 +23,11 @@ class Run:
     short: bool = False
     broken: bool = False
     product: str = ""
-    """The tested version (`tests.faults.product`); rows of other versions are not in this run."""
+    """The tested version (`tests.faults.product`); a run has rows of one version only."""
 
     @property
     def path(self) -> Path:
-        """The file of its results; a later run leaves it alone."""
+        """The file of its results, which no other run overwrites."""
         form = ("-short" if self.short else "") + ("-broken" if self.broken else "")
         return BUILD / f"{self.seed}{form}.json"
 
@@ -38,12 +38,12 @@ def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
         table.add_column(name, overflow="fold")
     for result in results:
         checks = [
-            f"{'' if check.passed else '[bold red]'}{name}: {check.found:g}"
-            f"{f' of {check.most:g}' if check.most else ''}{'' if check.passed else '[/]'}"
+            f"{'' if check.passed else '[bold red]'}{name}: {check.value:g}"
+            f"{f' of {check.limit:g}' if check.limit else ''}{'' if check.passed else '[/]'}"
             for name, check in result.checks.items()
         ]
         figures = [f"{name}: {value:g}" for name, value in result.figures.items()]
-        verdict = "passed" if result.passed else f"[bold red]failed[/] {escape(result.said)}"
+        verdict = "passed" if result.passed else f"[bold red]failed[/] {escape(result.error)}"
         verdict += f"\nin {result.seconds:.0f} s"
         group, fault = str(result.fault.group), result.fault.name
         table.add_row(group, fault, "\n".join(checks), "\n".join(figures), verdict)
@@ -51,47 +51,47 @@ def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
 
 
 def write(results: Iterable[Result], run: Run, path: Path) -> None:
-    """Write the JSON, whole or not at all: what was measured for long is not lost."""
-    content = [{"fault": each.fault.name, **asdict(run), **written(each)} for each in results]
+    """Write the JSON atomically, so that an interrupted write loses no results."""
+    content = [{"fault": each.fault.name, **asdict(run), **to_dict(each)} for each in results]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(content, indent=2) + "\n")
 
 
-def written(result: Result) -> dict[str, Any]:
+def to_dict(result: Result) -> dict[str, Any]:
     return {
         "began": datetime.fromtimestamp(result.began, UTC).isoformat(timespec="seconds"),
         "seconds": round(result.seconds, 1),
-        "took": result.took,
+        "durations": result.durations,
         "checks": {
-            name: {"found": check.found, "most": check.most, "passed": check.passed}
+            name: {"value": check.value, "limit": check.limit, "passed": check.passed}
             for name, check in result.checks.items()
         },
         "figures": result.figures,
-        "said": result.said,
+        "error": result.error,
         "failures": list(result.failures),
         "passed": result.passed,
     }
 
 
 def read(run: Run, faults: Iterable[Fault], path: Path) -> list[Result]:
-    """Read back what that very run has written; nothing where there is none."""
+    """Read the results that this run has written so far."""
     if not path.exists():
         return []
     by_name = {fault.name: fault for fault in faults}
     return [
-        read_back(one, by_name[one["fault"]])
+        from_dict(one, by_name[one["fault"]])
         for one in json.loads(path.read_text())
         if one["fault"] in by_name and asdict(run).items() <= one.items()
     ]
 
 
-def read_back(one: Mapping[str, Any], fault: Fault) -> Result:
+def from_dict(row: Mapping[str, Any], fault: Fault) -> Result:
     return Result(
         fault,
-        {name: Check(each["found"], each["most"]) for name, each in one["checks"].items()},
-        one["figures"],
-        one["said"],
-        tuple(one["failures"]),
-        datetime.fromisoformat(one["began"]).timestamp(),
-        one["took"],
+        {name: Check(each["value"], each["limit"]) for name, each in row["checks"].items()},
+        row["figures"],
+        row["error"],
+        tuple(row["failures"]),
+        datetime.fromisoformat(row["began"]).timestamp(),
+        row["durations"],
     )

@@ -1,4 +1,4 @@
-"""Rows of the list of faults, the scenario they act on, and their results."""
+"""The rows of the list of faults, the scenario in which a row runs, and its result."""
 
 from __future__ import annotations
 
@@ -14,104 +14,104 @@ from tests.faults.load import Load
 from tests.faults.testbed import Testbed
 
 BOUND = 60.0
-"""Seconds after which a pod that is due, and well again, counts as stuck."""
-Names = tuple[str, str]
+"""Seconds after its due time, or after the fault, at which a held pod counts as stuck."""
+PodKey = tuple[str, str]
 """A pod's namespace and name."""
-Act = Callable[["Scenario"], None]
+Action = Callable[["Scenario"], None]
 Span = tuple[float, float]
-"""From when to when: seconds since 1970."""
+"""Start and end: seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """One figure, and how much of it there may be."""
+    """A measured value and its upper limit."""
 
-    found: float
-    most: float
+    value: float
+    limit: float
 
     @property
     def passed(self) -> bool:
-        return self.found <= self.most
+        return self.value <= self.limit
 
     def is_worse(self, other: Check) -> bool:
-        return self.found - self.most > other.found - other.most
+        return self.value - self.limit > other.value - other.limit
 
 
 @dataclass(frozen=True)
 class Fault:
     name: str
     group: int
-    """The number of the group that this row belongs to; rows are listed by it."""
-    act: Act
-    """Does the harm, and puts right what does not come right by itself."""
+    """The number of this row's group; rows are listed by group."""
+    inject: Action
+    """Causes the fault, and undoes whatever does not recover without help."""
     broken: str
     """The break in `tests.faults.broken` that has to make this row fail."""
     caught_by: str
-    """The check that has to find it: a row that fails for another reason shows nothing."""
-    refuses: bool = False
-    """Whether pods that ask for something may be refused meanwhile."""
+    """The check that has to fail then: a row that fails for another reason proves nothing."""
+    rejects: bool = False
+    """Whether annotated pods may be rejected during the fault."""
     outage: bool = False
-    """Whether the API server itself may fail meanwhile."""
-    halts: bool = False
-    """Whether nothing can be released meanwhile; else pods are released on time all the same."""
+    """Whether the API server itself may fail during the fault."""
+    halts_releases: bool = False
+    """Whether nothing can be released during the fault; otherwise pods are released on time."""
     tested: bool = False
     """Whether `make test-slow` runs its short form."""
-    prepare: Act | None = None
-    """Creates what `act` needs, before the load begins."""
-    verify: Act | None = None
-    """Checks what comes of what was created, after the load has ended."""
+    prepare: Action | None = None
+    """Creates what `inject` needs, before the load starts."""
+    verify: Action | None = None
+    """Checks what was created, after the load has ended."""
     minutes: float = 1.5
-    """How long its long form takes, about: what takes longest is begun first."""
+    """About how long its long form takes: the longest rows start first."""
     alone: bool = False
-    """Whether its long form has the machine for itself: it measures how fast something goes, or
-    takes all processors."""
+    """Whether its long form needs the machine to itself: it measures speed, or uses all
+    processors."""
     fills: bool = False
-    """Whether it leaves thousands of pods behind: it is alone, and the last on its cluster."""
+    """Whether it leaves thousands of pods behind: it runs alone, and last on its cluster."""
 
 
 class Table(list[Fault]):
-    """The rows of one module, which all belong to one group of the list."""
+    """The rows of one module, which all belong to one group."""
 
     def __init__(self, group: int) -> None:
         super().__init__()
         self._group = group
 
-    def row(self, name: str, **fields: Any) -> Callable[[Act], Act]:
-        """Add a row, with these fields of a Fault: the decorated function does the harm."""
+    def row(self, name: str, **fields: Any) -> Callable[[Action], Action]:
+        """Add a row with these fields of a Fault; the decorated function causes the fault."""
 
-        def add(act: Act) -> Act:
-            self.append(Fault(name, self._group, act, **fields))
-            return act
+        def add(inject: Action) -> Action:
+            self.append(Fault(name, self._group, inject, **fields))
+            return inject
 
         return add
 
 
 @dataclass
 class Scenario:
-    """The testbed and load that a row acts on, and its findings."""
+    """The testbed and the load of a row, and what the row measures."""
 
     testbed: Testbed
     ns: Namespace
     load: Load
-    source: random.Random
+    rng: random.Random
     short: bool
     checks: dict[str, Check] = field(default_factory=dict)
     figures: dict[str, float] = field(default_factory=dict)
     began: float = 0.0
-    """When the harm began: seconds since 1970."""
+    """When the fault started: seconds since 1970."""
     recovered: float = 0.0
-    """When all was well again: seconds since 1970; the end of the act, where it is not noted."""
+    """When the fault was over: seconds since 1970; by default, when `inject` returned."""
     halted: list[Span] = field(default_factory=list)
     """When nothing could be released."""
-    refusals: list[Span] = field(default_factory=list)
-    """When pods that ask for something could be refused."""
+    rejections: list[Span] = field(default_factory=list)
+    """When annotated pods could be rejected."""
     outages: list[Span] = field(default_factory=list)
     """When the API server itself could fail."""
-    apart: list[str] = field(default_factory=list)
-    """Further namespaces that go when the row is over."""
+    extra_namespaces: list[str] = field(default_factory=list)
+    """Further namespaces, which are deleted at the end of the row."""
     due: float = 0.0
-    """When what a row has prepared falls due: seconds since 1970, where it matters."""
-    own: dict[Names, float] = field(default_factory=dict)
+    """When the pods that `prepare` created fall due, if set: seconds since 1970."""
+    own: dict[PodKey, float] = field(default_factory=dict)
     """Due times of pods that a row creates, in seconds since 1970; none may be released earlier."""
     notes: list[str] = field(default_factory=list)
     """Notes for the investigation of a failed check."""
@@ -119,20 +119,21 @@ class Scenario:
     """Distinguishes this scenario's objects from others' in the same namespace."""
 
     def __post_init__(self) -> None:
-        self.mark = self.mark or f"{self.source.randrange(16**6):06x}"
+        self.mark = self.mark or f"{self.rng.randrange(16**6):06x}"
 
-    def lasts(self, seconds: float, short: float) -> float:
-        """Return how long something lasts: in full, or in the short form."""
-        return short if self.short else seconds
+    def long_or_short(self, long: float, short: float) -> float:
+        """Return the value for the long or the short form, whichever is running."""
+        return short if self.short else long
 
-    def go_on(self, seconds: float, short: float | None = None) -> None:
-        time.sleep(seconds if short is None else self.lasts(seconds, short))
+    def wait(self, seconds: float, short: float | None = None) -> None:
+        """Sleep while the load goes on; `short` is for the short form, if it differs."""
+        time.sleep(seconds if short is None else self.long_or_short(seconds, short))
 
-    def check(self, name: str, found: float, most: float = 0) -> None:
-        """Note a figure that must be no more than `most`; of several by one name, the worst."""
-        noted, known = Check(round(found, 3), most), self.checks.get(name)
-        if known is None or noted.is_worse(known):
-            self.checks[name] = noted
+    def check(self, name: str, value: float, limit: float = 0) -> None:
+        """Record a value that must not exceed `limit`; of several with one name, keep the worst."""
+        check, previous = Check(round(value, 3), limit), self.checks.get(name)
+        if previous is None or check.is_worse(previous):
+            self.checks[name] = check
 
     def prepare(self, fault: Fault) -> None:
         if fault.prepare is not None:
@@ -142,44 +143,44 @@ class Scenario:
         if fault.verify is not None:
             fault.verify(self)
 
-    def act(self, fault: Fault) -> None:
+    def inject(self, fault: Fault) -> None:
         self.began = time.time()
         try:
-            fault.act(self)
+            fault.inject(self)
         finally:
             ended = time.time()
             self.recovered = self.recovered or ended
-            if fault.halts:
+            if fault.halts_releases:
                 self.halted.append((self.began, self.recovered))
-            if fault.refuses:
-                self.refusals.append((self.began, ended))
+            if fault.rejects:
+                self.rejections.append((self.began, ended))
             if fault.outage:
                 self.outages.append((self.began, ended))
 
     def run(self, fault: Fault) -> Scenario:
-        """Do the harm of another row, in its short form, as a part of this one."""
-        inner = Scenario(self.testbed, self.ns, self.load, self.source, short=True)
+        """Inject the fault of another row, in its short form, as a part of this row."""
+        inner = Scenario(self.testbed, self.ns, self.load, self.rng, short=True)
         try:
             inner.prepare(fault)
-            inner.act(fault)
+            inner.inject(fault)
         finally:
             self.testbed.proxy.turn()
             self.halted += inner.halted
-            self.refusals += inner.refusals
+            self.rejections += inner.rejections
             self.outages += inner.outages
-            self.apart += inner.apart
+            self.extra_namespaces += inner.extra_namespaces
             self.own |= inner.own
         return inner
 
-    def eventually(self, look: Callable[[], object], seconds: float = BOUND) -> float:
-        """Wait until `look` is true, and return how many seconds it took; never raises.
+    def eventually(self, condition: Callable[[], object], seconds: float = BOUND) -> float:
+        """Wait until a condition is true, and return how many seconds that took.
 
-        Where it does not become so, that is twice the time it had.
+        Return twice `seconds` if it is not true in time. A ClusterError counts as not true.
         """
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             try:
-                if look():
+                if condition():
                     return time.monotonic() - began
             except ClusterError:
                 pass
@@ -192,25 +193,25 @@ class Result:
     fault: Fault
     checks: dict[str, Check]
     figures: dict[str, float]
-    said: str = ""
-    """The error that stopped it; empty if it finished."""
+    error: str = ""
+    """The error that stopped the row; empty if it finished."""
     failures: Sequence[str] = ()
     """Messages of failed creations, the most frequent first, and other notes."""
     began: float = 0.0
     """Seconds since 1970."""
-    took: Mapping[str, float] = field(default_factory=dict)
-    """Seconds, of each part of it."""
+    durations: Mapping[str, float] = field(default_factory=dict)
+    """Seconds that each part of the row took."""
 
     @property
     def seconds(self) -> float:
-        return sum(self.took.values())
+        return sum(self.durations.values())
 
     @property
     def caught(self) -> bool:
-        """Whether what was broken on purpose was found, by the check that is there for it."""
+        """Whether the check that has to find the break has failed."""
         check = self.checks.get(self.fault.caught_by)
         return check is not None and not check.passed
 
     @property
     def passed(self) -> bool:
-        return not self.said and all(check.passed for check in self.checks.values())
+        return not self.error and all(check.passed for check in self.checks.values())

@@ -1,4 +1,4 @@
-"""Which row comes next, where several clusters take rows at the same time."""
+"""The order of rows if several clusters run rows at the same time."""
 
 import threading
 from collections.abc import Iterable
@@ -7,11 +7,11 @@ from tests.faults.scenario import Fault
 
 
 class Schedule:
-    """The rows that are left, and the lanes that take them: clusters that run side by side.
+    """The remaining rows, and the lanes that take them: clusters that run in parallel.
 
-    The longest rows come first, so that all lanes end at about the same time. Rows that need
-    the machine for themselves come at last: the lane that is still there when all others have left
-    has them, those that fill its cluster after the others. Safe for several threads.
+    The longest rows start first, so that all lanes end at about the same time. Rows that need the
+    machine for themselves are last: the last active lane runs them, and among them those that fill
+    the cluster at the end. This class is thread-safe.
     """
 
     def __init__(self, faults: Iterable[Fault], lanes: int) -> None:
@@ -21,12 +21,12 @@ class Schedule:
         self._alone.sort(key=lambda fault: fault.fills)
         needed = max(1, min(lanes, len(self._shared)))
         self.lanes = range(needed if left else 0)
-        """Their numbers: no more than there are rows for."""
-        self._taking, self._there = set(self.lanes), set(self.lanes)
+        """Lane numbers: no more lanes than shared rows."""
+        self._taking, self._active = set(self.lanes), set(self.lanes)
         self._changed = threading.Condition()
 
     def take(self, lane: int) -> Fault | None:
-        """Give a lane its next row; none where it is to leave.
+        """Return the next row of a lane; None if there is none left for it.
 
         A row that runs alone waits until all other lanes have left.
         """
@@ -34,7 +34,7 @@ class Schedule:
             if self._shared:
                 return self._shared.pop(0)
             if self._taking == {lane} and self._alone:
-                self._changed.wait_for(lambda: self._there == {lane})
+                self._changed.wait_for(lambda: self._active == {lane})
                 return self._alone.pop(0)
             self._taking.discard(lane)
             return None
@@ -42,5 +42,5 @@ class Schedule:
     def leave(self, lane: int) -> None:
         with self._changed:
             self._taking.discard(lane)
-            self._there.discard(lane)
+            self._active.discard(lane)
             self._changed.notify_all()

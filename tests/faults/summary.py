@@ -1,4 +1,4 @@
-"""The figures of the latest whole run: the only results of runs that git keeps."""
+"""The totals of the latest complete run: the only results of runs that git keeps."""
 
 import json
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 LATEST = Path(__file__).with_name("latest.json")
-"""Written at the end of a run of all rows in the long form; the page on failure modes shows it."""
+"""Written after a run of all rows in the long form, and shown on the page on failure modes."""
 
 Row = Mapping[str, Any]
 
@@ -27,16 +27,17 @@ class Summary:
     pods: int
     delayed: int
     restarts: int
-    """Of VMs."""
+    """Restarts of VMs."""
     early: int
     stuck: int
     astray: int
+    """Sticky VMs that ran on a wrong node."""
     latest: float
-    """Seconds from due time to release, of the latest release; outages do not count."""
+    """Seconds from due time to release, of the latest release, without outages."""
 
 
 def summarize(rows: Sequence[Row]) -> Summary:
-    """Sum up rows as `report.write` has written them. Raises ValueError if they mix runs."""
+    """Sum up rows that `report.write` wrote. Raises ValueError if they are of several runs."""
     runs = {(row["seed"], row["product"], row["short"], row["broken"]) for row in rows}
     if len(runs) != 1:
         raise ValueError(f"rows of {len(runs)} runs; give the file of one run")
@@ -49,17 +50,17 @@ def summarize(rows: Sequence[Row]) -> Summary:
         failed=[row["fault"] for row in rows if not row["passed"]],
         pods=_sum(rows, "pods"),
         delayed=_sum(rows, "delayed"),
-        restarts=_sum(rows, "restarts of VMs"),
-        early=sum(map(int, _found(rows, "early"))),
-        stuck=sum(map(int, _found(rows, "stuck"))),
-        astray=sum(map(int, _found(rows, "sticky VMs astray"))),
-        latest=max(_found(rows, "seconds late, at most"), default=0.0),
+        restarts=_sum(rows, "VM restarts"),
+        early=sum(map(int, _values(rows, "early"))),
+        stuck=sum(map(int, _values(rows, "stuck"))),
+        astray=sum(map(int, _values(rows, "sticky VMs on a wrong node"))),
+        latest=max(_values(rows, "maximum seconds late"), default=0.0),
     )
 
 
 def write(results: Path, summary: Path = LATEST) -> None:
-    made = asdict(summarize(json.loads(results.read_text(encoding="utf-8"))))
-    summary.write_text(json.dumps(made, indent=2) + "\n", encoding="utf-8")
+    content = asdict(summarize(json.loads(results.read_text(encoding="utf-8"))))
+    summary.write_text(json.dumps(content, indent=2) + "\n", encoding="utf-8")
 
 
 def read() -> Summary:
@@ -70,5 +71,5 @@ def _sum(rows: Iterable[Row], figure: str) -> int:
     return sum(int(row["figures"].get(figure, 0)) for row in rows)
 
 
-def _found(rows: Iterable[Row], check: str) -> list[float]:
-    return [row["checks"][check]["found"] for row in rows if check in row["checks"]]
+def _values(rows: Iterable[Row], check: str) -> list[float]:
+    return [row["checks"][check]["value"] for row in rows if check in row["checks"]]

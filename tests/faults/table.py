@@ -1,4 +1,4 @@
-"""All rows, in the order of the list."""
+"""All rows, sorted by group."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""The list of faults in its short form; `make faults` runs all of it, and longer."""
+"""Some of the faults in their short form; `make faults` runs all of them in the long form."""
 
 from collections.abc import Iterator
 
@@ -15,15 +15,15 @@ SHORT = [pytest.param(fault, id=fault.name) for fault in FAULTS if fault.tested]
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testbed.Testbed]:
+def shared_testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testbed.Testbed]:
     with testbed.running_testbed(tmp_path_factory.mktemp("faults")) as running:
         yield running
 
 
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("fault", SHORT)
-def test_fault(place: testbed.Testbed, fault: Fault, seed: int) -> None:
-    result = run(fault, place, seed=seed, short=True)
-    wrong = {name: check for name, check in result.checks.items() if not check.passed}
-    assert (result.said, wrong) == ("", {}), "\n".join(result.failures)
+def test_fault(shared_testbed: testbed.Testbed, fault: Fault, seed: int) -> None:
+    result = run(fault, shared_testbed, seed=seed, short=True)
+    failed = {name: check for name, check in result.checks.items() if not check.passed}
+    assert (result.error, failed) == ("", {}), "\n".join(result.failures)
     assert result.figures["delayed"] > 0

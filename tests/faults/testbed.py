@@ -1,8 +1,8 @@
-"""The cluster that all rows run in: the real control plane, KubeVirt, and Holdfast as installed.
+"""The cluster that all rows run on: the real control plane, KubeVirt, and an installed Holdfast.
 
-Two admission servers behind the real Service, two controllers that elect a leader. All of them act
-by their own accounts, and reach the API server through a proxy. The tests do the work of a kubelet:
-a replica that is not ready leaves the Service, and a component that ends is started again.
+Two admission servers run behind the real Service, and two controllers elect a leader. All of them
+use their own service accounts, and reach the API server through a proxy. The testbed does the work
+of a kubelet: a replica that is not ready leaves the Service, and components that end are restarted.
 """
 
 import json
@@ -38,24 +38,23 @@ from tests.faults.vm_load import VmLoad
 BROKEN = "tests.faults.broken"
 REPLICAS = CONTROLLERS = 2
 PROBE_SECONDS, PROBE_FAILURES = 2.0, 2
-"""How often readiness is asked for, and how often in vain before a replica gets no more calls: as
-in the manifests."""
+"""The interval of readiness probes, and the failure threshold, as in the manifests."""
 DELETING = 8
-"""Deletions at once where many pods are deleted: one after the other does not keep up with the
-load, and the nodes fill up."""
+"""Parallel deletions in a collection: sequential ones do not keep up with the load, and the nodes
+fill up."""
 PODS_PER_NODE = "20000"
-"""More than pile up on one node where kwok, which waits for the API server as everybody does, comes
-behind with having them run: of the 22,000 pods of the largest row but the soak, at most half."""
+"""More pods than accumulate on one node while an overloaded kwok is slow to mark them as running:
+at most half of the 22,000 pods of the largest row except the soak."""
 REPLICA_AHEAD = 3_600.0
-"""The most seconds by which a replica's clock is ahead: weeks later its certificate expires."""
+"""Most seconds by which a replica's clock is ahead: its certificate expires weeks later."""
 PRE_STOP_SECONDS = 3.0
-"""How long a replica serves on when it has left the Service: endpoints reach the API server in
-moments here, and in the manifests' ten seconds elsewhere."""
+"""How long a replica still serves after it has left the Service. Endpoint changes reach the API
+server quickly here; the manifests allow ten seconds for them."""
 
 
 @dataclass
 class Testbed:
-    """Everything that a row may harm."""
+    """Everything that a row can inject faults into."""
 
     plane: ControlPlane
     installed: Installation
@@ -65,9 +64,9 @@ class Testbed:
     configuration: Path
     """The configuration file of every process."""
     generation: int = 0
-    """How many configurations have been rolled out."""
-    resting: set[int] = field(default_factory=set)
-    """Replicas that a row has taken down, and that are not restarted."""
+    """The number of configurations that have been rolled out."""
+    taken_down: set[int] = field(default_factory=set)
+    """Replicas that a row has taken down, which are not probed."""
 
     @property
     def controllers(self) -> Sequence[Command]:
@@ -75,46 +74,46 @@ class Testbed:
 
     @property
     def replicas(self) -> Sequence[Command]:
-        """The admission servers, dead or alive."""
+        """The admission servers, whether they run or not."""
         return self.installed.replicas[:REPLICAS]
 
     def leader(self) -> Command:
-        """Return the controller that leads according to the Lease and its own metrics."""
+        """Wait for a controller that is the leader by its own metrics, and return it."""
 
-        def look() -> Command | None:
-            return next((one for one in self.controllers if leads(one)), None)
+        def find() -> Command | None:
+            return next((one for one in self.controllers if is_leader(one)), None)
 
-        found = self.installed.ns.eventually(look)
+        found = self.installed.ns.eventually(find)
         assert found is not None
         return found
 
-    def revive(self, number: int) -> None:
-        """Start a replica again that has ended, and let it be called."""
+    def restart(self, number: int) -> None:
+        """Start a replica that has ended, and add it to the Service again."""
         command = self.replicas[number]
         command.start()
         self.installed.join(number, installed.port(command))
-        self.resting.discard(number)
+        self.taken_down.discard(number)
 
     def roll_out(self) -> str:
-        """Have the replicas serve another configuration, and give the annotation that it adds.
+        """Roll out a new configuration to the replicas, and return the annotation that it adds.
 
-        One after the other leaves the Service, ends, and comes back, as in a rollout.
+        One replica after another leaves the Service, stops, and starts again.
         """
         self.generation += 1
         annotation = configure(self.configuration, self.generation)
         for number, command in enumerate(self.replicas):
-            self.resting.add(number)
+            self.taken_down.add(number)
             self.installed.join(number, installed.port(command), ready=False)
             time.sleep(PRE_STOP_SECONDS)
             command.terminate()
-            self.revive(number)
+            self.restart(number)
         self.installed.apply(installed.deployment(f"generation-{self.generation}"))
         return annotation
 
     def shift_clocks(self, seconds: float) -> None:
-        """Set the wall clock of every process this much ahead; of replicas, at most an hour.
+        """Set the wall clock of every process ahead; that of replicas by at most an hour.
 
-        Processes that run see it at once. Replicas may be behind by any time.
+        Running processes see it at once. Negative seconds set all clocks back.
         """
         for number in range(CONTROLLERS):
             (self.installed.folder / f"ahead-{number}").write_text(str(seconds))
@@ -123,10 +122,11 @@ class Testbed:
             ahead.write_text(str(min(seconds, REPLICA_AHEAD)))
 
     def slow_reviews(self, seconds: float) -> None:
-        """Let each request of a replica take this much longer."""
+        """Delay each request to the replicas by this many seconds."""
         Path(self.installed.environment[SLOW]).write_text(str(seconds))
 
     def processes(self) -> dict[str, psutil.Process]:
+        """Return the processes of Holdfast by name, such as `replica-0-worker`."""
         found = {}
         for kind, commands in (("controller", self.controllers), ("replica", self.replicas)):
             for number, command in enumerate(commands):
@@ -138,7 +138,7 @@ class Testbed:
 
 
 def configure(path: Path, generation: int) -> str:
-    """Write the configuration of that number, and give the annotation that only it knows."""
+    """Write the configuration of that generation, and return the annotation that only it has."""
     annotation = f"example.com/generation-{generation}"
     require = [{"key": ROLE, "operator": "In", "values": ["edge"]}]
     rules = [
@@ -155,19 +155,19 @@ def configure(path: Path, generation: int) -> str:
     return annotation
 
 
-def leads(command: Command) -> bool:
-    """Ask a controller whether it leads; one that does not answer does not."""
+def is_leader(command: Command) -> bool:
+    """Return whether a controller reports that it is the leader; False if it does not respond."""
     url = f"http://127.0.0.1:{installed.port(command)}/metrics"
     try:
-        with urllib.request.urlopen(url, timeout=1) as answer:
-            return "\nholdfast_leader 1.0" in answer.read().decode()
+        with urllib.request.urlopen(url, timeout=1) as response:
+            return "\nholdfast_leader 1.0" in response.read().decode()
     except OSError:
         return False
 
 
 @contextmanager
 def running_testbed(folder: Path, *, broken: str = "") -> Iterator[Testbed]:
-    """Start everything; `broken` names what is broken on purpose (tests.faults.broken)."""
+    """Start everything; `broken` names a break in `tests.faults.broken`."""
     policy = folder / "audit-policy.yaml"
     policy.write_text(yaml.safe_dump(POLICY))
     plane = ControlPlane(
@@ -198,27 +198,27 @@ def running_testbed(folder: Path, *, broken: str = "") -> Iterator[Testbed]:
             plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
         configuration = folder / "holdfast.yaml"
         configure(configuration, 0)
-        made = installed.install(plane, kubeconfig, folder, stack)
-        made.module = made.server_module = BROKEN
-        made.environment = {VARIABLE: broken, SLOW: str(folder / "slow")}
+        installation = installed.install(plane, kubeconfig, folder, stack)
+        installation.module = installation.server_module = BROKEN
+        installation.environment = {VARIABLE: broken, SLOW: str(folder / "slow")}
         (folder / "slow").write_text("0")
         for _ in range(REPLICAS):
-            made.replica("--config", str(configuration), "--kubeconfig", str(replicas))
+            installation.replica("--config", str(configuration), "--kubeconfig", str(replicas))
         for _ in range(CONTROLLERS):
-            made.controller("--config", str(configuration))
-        made.ready()
+            installation.controller("--config", str(configuration))
+        installation.ready()
         audit = Audit(plane.audit_log)
         stack.enter_context(audit.followed())
-        vm_load = VmLoad(made.ns, stack)
-        harmed = Testbed(plane, made, proxy, audit, vm_load, configuration)
-        stack.enter_context(_kubelet(harmed))
+        vm_load = VmLoad(installation.ns, stack)
+        testbed = Testbed(plane, installation, proxy, audit, vm_load, configuration)
+        stack.enter_context(_kubelet(testbed))
         vm_load.create()
-        yield harmed
+        yield testbed
 
 
 @contextmanager
 def _virt_api(plane: ControlPlane) -> Iterator[None]:
-    """Give virt-api's Service an endpoint: one that is a name is not dialled with the others."""
+    """Give virt-api's Service an endpoint: endpoint routing does not dial external names."""
     name, space = VIRT_API, ("--namespace", "kubevirt")
     configuration = json.loads(
         plane.kubectl("get", "validatingwebhookconfiguration", "virt-api-validator", "-o", "json")
@@ -241,7 +241,7 @@ def _kubelet(testbed: Testbed) -> Iterator[None]:
     threads = [
         threading.Thread(target=_probe, args=(testbed, number, stop)) for number in range(REPLICAS)
     ]
-    threads.append(threading.Thread(target=_restart, args=(testbed.plane, stop)))
+    threads.append(threading.Thread(target=_restart_components, args=(testbed.plane, stop)))
     for thread in threads:
         thread.start()
     try:
@@ -255,11 +255,11 @@ def _kubelet(testbed: Testbed) -> Iterator[None]:
 def _probe(testbed: Testbed, number: int, stop: threading.Event) -> None:
     failures, ready = 0, True
     while not stop.wait(PROBE_SECONDS):
-        if number in testbed.resting:
+        if number in testbed.taken_down:
             failures = 0
             continue
         at = testbed.installed.ports[number]
-        failures = 0 if _answers(at) else failures + 1
+        failures = 0 if _is_ready(at) else failures + 1
         wanted = failures < PROBE_FAILURES if ready else failures == 0
         if wanted != ready:
             with suppress(ControlPlaneError):
@@ -267,18 +267,18 @@ def _probe(testbed: Testbed, number: int, stop: threading.Event) -> None:
                 ready = wanted
 
 
-def _answers(at: int) -> bool:
+def _is_ready(at: int) -> bool:
     context = ssl._create_unverified_context()
     url = f"https://127.0.0.1:{at}/readyz"
     try:
-        with urllib.request.urlopen(url, context=context, timeout=PROBE_SECONDS) as answer:
-            return int(answer.status) == 200
+        with urllib.request.urlopen(url, context=context, timeout=PROBE_SECONDS) as response:
+            return int(response.status) == 200
     except OSError:
         return False
 
 
-def _restart(plane: ControlPlane, stop: threading.Event) -> None:
-    """Start again what ends when the API server is away; the API server itself is the rows'."""
+def _restart_components(plane: ControlPlane, stop: threading.Event) -> None:
+    """Restart components that end during an outage; rows restart the API server and etcd."""
     while not stop.wait(1.0):
         for name in plane.names:
             process = plane.process(name)

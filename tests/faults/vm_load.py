@@ -1,4 +1,4 @@
-"""The sticky part of the load: a few real VMs that are restarted again and again."""
+"""The sticky part of the load: a few real VMs that are restarted repeatedly."""
 
 import random
 import threading
@@ -21,34 +21,34 @@ from tests.e2e.namespace import Namespace
 from tests.e2e.test_sticky_storm import Seen, Storm, watching
 
 BY_NAME = ("metadata.name", "In", True)
-"""The key and operator of a requirement that names nodes, and that it is of a field."""
+"""The key, operator and `is_field` of a requirement that names nodes."""
 COUNT = 3
-STILL = "vm-still"
-"""One more, which is left alone: its instance is there to be looked up at any time."""
+UNTOUCHED = "vm-untouched"
+"""Another VM, which is never restarted: its instance can be looked up at any time."""
 PAUSE = (2.0, 4.0)
 """Seconds between two restarts."""
-AGAIN = 0.5
-"""Seconds after which a restart that failed, or found its VM not running, is tried again."""
-AT_LAST = 60.0
-"""Seconds after a row's load in which a VM is restarted where the harm left no moment for it."""
-SETTLED = 330.0
-"""Seconds in which all VMs run again: KubeVirt itself lets one whose start failed wait for up to
-five minutes."""
+RETRY = 0.5
+"""Seconds until a retry of a restart that failed, or whose VM was not running."""
+LAST_RESTART = 60.0
+"""Seconds after a row's load in which a VM is restarted, if the fault prevented all restarts."""
+RUNNING_AGAIN = 330.0
+"""Seconds in which all VMs run again: KubeVirt backs off for up to five minutes after a failed
+start."""
 RECHECK_SECONDS = 20.0
-"""Seconds before the simulated kubelets and virt-handler are made to retry VMs that do not run:
-kwok does not retry after HTTP 500. The wait doubles each time: kwok starts again with all pods,
-and with thousands of them it would never reach those of the VMs."""
+"""Seconds until the simulated kubelets and virt-handler are restarted if VMs do not run: kwok does
+not retry after HTTP 500. The wait doubles each time, since kwok then handles all pods again, and
+with thousands of pods it would never reach those of the VMs."""
 
 
 @dataclass
-class Sent(Seen):
-    """Likewise, and which node each pod was sent to."""
+class SeenWithNodes(Seen):
+    """The history of the pods, with the node that each pod requires."""
 
-    to: dict[str, str] = field(default_factory=dict)
-    """By UID; empty where a pod may go to any."""
+    required: dict[str, str] = field(default_factory=dict)
+    """By UID; empty if a pod may run on any node."""
 
     def on_update(self, pod: LauncherPod) -> None:
-        self.to[pod.metadata.uid] = required_node(pod)
+        self.required[pod.metadata.uid] = required_node(pod)
         super().on_update(pod)
 
 
@@ -59,36 +59,36 @@ class VmLoad:
         self._ns = Namespace.create_new(ns.plane, "machines")
         cluster = stack.enter_context(closing(Cluster.connect(ns.plane.kubeconfig)))
         self._restarted = [f"vm-{number}" for number in range(COUNT)]
-        self._storm = Storm(cluster, self._ns.namespace, [*self._restarted, STILL])
-        self._storm.seen = self._sent = Sent()
-        self._first: frozenset[str] = frozenset()
-        """The UIDs of the pods that were there before each VM had landed, or the row began."""
-        self._homes: dict[str, str] = {}
-        """Where each VM landed first."""
-        self._landed: dict[str, int] = {}
-        """How often each VM had landed when the row began."""
+        self._storm = Storm(cluster, self._ns.namespace, [*self._restarted, UNTOUCHED])
+        self._storm.seen = self._seen = SeenWithNodes()
+        self._earlier: frozenset[str] = frozenset()
+        """The UIDs of the pods that existed before the row started."""
+        self._first_nodes: dict[str, str] = {}
+        """The first node of each VM."""
+        self._bound: dict[str, int] = {}
+        """How often each VM had been bound when the row started."""
         stack.enter_context(watching(self._storm))
         self.restarts = 0
 
     def create(self) -> None:
-        """Make the VMs, and wait until each has landed once."""
+        """Create the VMs, and wait until each has been bound once."""
         self._storm.create()
-        self.settle()
+        self.wait_until_running()
         self._ns.eventually(lambda: {vms.uid(pod) for pod in self._storm.pods()} <= self._uids())
-        self._homes = {name: nodes[0] for name, nodes in self._landings()}
-        self._begin()
+        self._first_nodes = {name: nodes[0] for name, nodes in self._nodes()}
+        self._reset()
 
-    def _begin(self) -> None:
-        """Count from here: what was wrong before is not held against another row."""
-        self._first, self.restarts = self._uids(), 0
-        self._landed = {name: len(nodes) for name, nodes in self._landings()}
+    def _reset(self) -> None:
+        """Start counting from zero, so that a failure counts for one row only."""
+        self._earlier, self.restarts = self._uids(), 0
+        self._bound = {name: len(nodes) for name, nodes in self._nodes()}
 
     @contextmanager
-    def restarting(self, source: random.Random) -> Iterator[None]:
-        """Restart one after another until the block ends: so a row begins."""
-        self._begin()
+    def restarting(self, rng: random.Random) -> Iterator[None]:
+        """Start a row, and restart VMs one after another until the block ends."""
+        self._reset()
         stop = threading.Event()
-        thread = threading.Thread(target=self._restart, args=(source, stop))
+        thread = threading.Thread(target=self._restart, args=(rng, stop))
         thread.start()
         try:
             yield
@@ -97,67 +97,71 @@ class VmLoad:
             thread.join()
 
     @contextmanager
-    def kept_down(self) -> Iterator[None]:
-        """Let no pod of a VM be made while the block lasts; KubeVirt tries again after it."""
+    def blocked_by_quota(self) -> Iterator[None]:
+        """Prevent new pods of VMs while the block runs; KubeVirt retries afterwards."""
         self._ns.kubectl("create", "quota", "none", "--hard=pods=0")
         try:
-            self._ns.eventually(self._is_refused)
+            self._ns.eventually(self._is_over_quota)
             yield
         finally:
             self._ns.kubectl("delete", "quota", "none")
 
-    def settle(self) -> float:
+    def wait_until_running(self) -> float:
         """Wait until each VM runs in one pod, and return how many seconds that took."""
-        began, patience = time.monotonic(), RECHECK_SECONDS
-        end = began + SETTLED
-        while not self._is_settled_within(min(patience, end - time.monotonic())):
-            patience *= 2
+        began, recheck = time.monotonic(), RECHECK_SECONDS
+        end = began + RUNNING_AGAIN
+        while not self._all_run_within(min(recheck, end - time.monotonic())):
+            recheck *= 2
             if time.monotonic() >= end:
                 left = self._storm.unsettled()
-                raise AssertionError(f"VMs that do not run after {SETTLED:.0f} s: {left}")
-            for name in (KWOK, KWOK_VMI):  # the testbed starts again what has ended
+                raise AssertionError(f"VMs not running after {RUNNING_AGAIN:.0f} s: {left}")
+            for name in (KWOK, KWOK_VMI):  # the testbed restarts them
                 process = self._ns.plane.process(name)
                 if process.running:
                     process.kill()
         return time.monotonic() - began
 
-    def astray(self) -> list[str]:
-        """Name the VMs that have landed elsewhere than at first, since the row began."""
-        seen = {name: nodes[self._landed.get(name, 0) :] for name, nodes in self._landings()}
-        return sorted(name for name, nodes in seen.items() if set(nodes) - {self._homes[name]})
+    def misplaced(self) -> list[str]:
+        """Return the VMs that were bound to another node than their first since the row started."""
+        seen = {name: nodes[self._bound.get(name, 0) :] for name, nodes in self._nodes()}
+        return sorted(
+            name for name, nodes in seen.items() if set(nodes) - {self._first_nodes[name]}
+        )
 
-    def unbidden(self) -> list[str]:
-        """Return the UIDs of pods that were sent to no node although their VM had landed.
+    def without_required_node(self) -> list[str]:
+        """Return the UIDs of pods that require no node although their VM has a first node.
 
-        Only pods that were created since the row began count.
+        Only pods that were created since the row started count.
         """
-        sent = dict(self._sent.to)
-        return sorted(uid for uid, node in sent.items() if not node and uid not in self._first)
+        required = dict(self._seen.required)
+        return sorted(
+            uid for uid, node in required.items() if not node and uid not in self._earlier
+        )
 
-    def ask(self) -> str:
-        """Ask for a pod of a VM as KubeVirt does, in a dry run, and name the node it is sent to.
+    def dry_run_pod(self) -> str:
+        """Create a VM's pod as KubeVirt does, in a dry run, and return the node that it requires.
 
-        Empty where it may go to any. Raises ControlPlaneError where the pod is refused.
+        Return "" if it may run on any node. Raises ControlPlaneError if the pod is rejected.
         """
-        manifest = launcher(self._ns.get("vmi", STILL))
-        manifest["metadata"]["name"] += "-asked"
+        manifest = launcher(self._ns.get("vmi", UNTOUCHED))
+        manifest["metadata"]["name"] += "-dry-run"
         seen = create_as_kubevirt(self._ns, manifest, "--dry-run=server")
         return required_node(Pod.of(seen))
 
-    def _is_refused(self) -> bool:
+    def _is_over_quota(self) -> bool:
         try:
-            self.ask()
+            self.dry_run_pod()
         except ControlPlaneError as exc:
             return "exceeded quota" in str(exc)
         return False
 
-    def _landings(self) -> list[tuple[str, list[str]]]:
+    def _nodes(self) -> list[tuple[str, list[str]]]:
         return list(self._storm.seen.nodes.items())
 
     def _uids(self) -> frozenset[str]:
-        return frozenset(self._sent.to)
+        return frozenset(self._seen.required)
 
-    def _is_settled_within(self, seconds: float) -> bool:
+    def _all_run_within(self, seconds: float) -> bool:
         end = time.monotonic() + seconds
         while time.monotonic() < end:
             with suppress(ClusterError):
@@ -166,18 +170,18 @@ class VmLoad:
             time.sleep(0.1)
         return False
 
-    def _restart(self, source: random.Random, stop: threading.Event) -> None:
-        pause = source.uniform(*PAUSE)
+    def _restart(self, rng: random.Random, stop: threading.Event) -> None:
+        pause = rng.uniform(*PAUSE)
         while not stop.wait(pause):
-            pause = source.uniform(*PAUSE) if self._restart_one(source) else AGAIN
-        end = time.monotonic() + AT_LAST
+            pause = rng.uniform(*PAUSE) if self._restart_one(rng) else RETRY
+        end = time.monotonic() + LAST_RESTART
         while not self.restarts and time.monotonic() < end:
-            self._restart_one(source)
-            time.sleep(AGAIN)
+            self._restart_one(rng)
+            time.sleep(RETRY)
 
-    def _restart_one(self, source: random.Random) -> bool:
+    def _restart_one(self, rng: random.Random) -> bool:
         """Delete the VMI of a running VM; return whether that succeeded."""
-        name = source.choice(self._restarted)
+        name = rng.choice(self._restarted)
         try:
             if not self._storm.runs(name):
                 return False
@@ -189,10 +193,10 @@ class VmLoad:
 
 
 def required_node(pod: Pod) -> str:
-    """Name the one node that a pod may go to; empty where it names none."""
-    named = [
+    """Return the one node that a pod may run on; empty if it requires no single node."""
+    names = [
         {one.values for one in term if (one.key, one.operator, one.is_field) == BY_NAME}
         for term in node_affinity.terms(pod) or ()
     ]
-    common = set.intersection(*named) if named else set()
+    common = set.intersection(*names) if names else set()
     return next((values[0] for values in common if len(values) == 1), "")

@@ -1,8 +1,8 @@
-"""The process of one lane: a cluster, and the rows to run on it, one by one.
+"""The process of one lane: starts a cluster, and runs rows on it, one after another.
 
-`python -m tests.faults.worker` is started by `tests.faults.lane`. It reads the name of a row a
-line, and writes what came of it as a line of JSON; END has it leave. Where its starter has gone, it
-breaks off, and leaves nothing running.
+`tests.faults.lane` starts `python -m tests.faults.worker`. It reads one name of a row per line, and
+writes the result as a line of JSON. END makes it exit. If its parent process ends, it aborts, and
+leaves nothing running.
 """
 
 import argparse
@@ -15,7 +15,7 @@ import threading
 from pathlib import Path
 from queue import SimpleQueue
 
-from tests.faults.report import written
+from tests.faults.report import to_dict
 from tests.faults.runner import run
 from tests.faults.table import FAULTS
 from tests.faults.testbed import running_testbed
@@ -27,34 +27,34 @@ END = "end"
 
 
 def main() -> None:
-    given = _arguments()
-    answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
+    options = _parse_arguments()
+    results = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with results
     signal.signal(
         signal.SIGINT, signal.default_int_handler
     )  # a process started by nohup has no handler
-    orders: SimpleQueue[str] = SimpleQueue()
-    threading.Thread(target=_listen, args=(orders,), daemon=True).start()
+    names: SimpleQueue[str] = SimpleQueue()
+    threading.Thread(target=_listen, args=(names,), daemon=True).start()
     by_name = {fault.name: fault for fault in FAULTS}
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder,
-        running_testbed(Path(folder), broken=given.broken) as place,
+        running_testbed(Path(folder), broken=options.broken) as testbed,
     ):
-        print(READY, file=answers)
-        for name in iter(orders.get, END):
-            result = run(by_name[name], place, seed=given.seed, short=given.short)
-            print(json.dumps(written(result)), file=answers)
+        print(READY, file=results)
+        for name in iter(names.get, END):
+            result = run(by_name[name], testbed, seed=options.seed, short=options.short)
+            print(json.dumps(to_dict(result)), file=results)
 
 
-def _listen(orders: SimpleQueue[str]) -> None:
+def _listen(names: SimpleQueue[str]) -> None:
     name = ""
     for line in sys.stdin:
-        orders.put(name := line.strip())
+        names.put(name := line.strip())
     if name != END:
-        os.kill(os.getpid(), signal.SIGINT)  # to the main thread, which may sleep
+        os.kill(os.getpid(), signal.SIGINT)  # interrupts the main thread, which may sleep
 
 
-def _arguments() -> argparse.Namespace:
+def _parse_arguments() -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m tests.faults.worker", description=__doc__)
     parser.add_argument("--seed", type=int, required=True)
     parser.add_argument("--short", action="store_true")

@@ -1,4 +1,4 @@
-"""One real node for all of these tests, with the manifests as shipped on it."""
+"""One real node for all tests in this folder, with the shipped manifests installed."""
 
 import itertools
 import sys
@@ -14,7 +14,7 @@ from tests.e2e.namespace import Namespace
 from tests.node.installation import TAGS, Installation
 
 _OURS = ("--namespace", "holdfast-system")
-_QUESTIONS = (
+_DIAGNOSTICS = (
     ("get", "pods", *_OURS, "-o", "wide"),
     ("get", "events", *_OURS, "--sort-by=.lastTimestamp"),
     ("logs", *_OURS, "-l", "app.kubernetes.io/name=holdfast", "--prefix", "--tail=40"),
@@ -31,15 +31,15 @@ def pytest_runtest_makereport(
     plane = getattr(item, "funcargs", {}).get("plane")
     if report.failed and isinstance(plane, ControlPlane):
         report.sections.append(("logs of the node", str(plane.keep_logs())))
-        for question in _QUESTIONS:
-            report.sections.append((" ".join(question), plane.kubectl(*question, check=False)))
+        for arguments in _DIAGNOSTICS:
+            report.sections.append((" ".join(arguments), plane.kubectl(*arguments, check=False)))
     del call
     return report
 
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
-    """A real node, and a pretended one for pods that need not run."""
+    """A real node, and a fake one for pods that need not run."""
     with ControlPlane(nodes=1, address=node_plan.GATEWAY, audit=True) as plane, Node(plane) as node:
         plane.kubectl("taint", "node", "node-1", "pretended=yes:NoSchedule")
         for tag in TAGS:

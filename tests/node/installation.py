@@ -1,4 +1,4 @@
-"""Holdfast in a cluster: applied as shipped, its pods, and what tests do to them."""
+"""Holdfast installed from the shipped manifests, its pods, and what tests do to them."""
 
 import json
 import os
@@ -35,13 +35,13 @@ Object = dict[str, Any]
 class Installation:
     plane: ControlPlane
     folder: Path
-    """A folder for kustomizations of tests."""
+    """The folder for the tests' kustomizations."""
     before: set[str] = field(default_factory=set)
-    """Everything that was in the cluster before."""
+    """All objects that were in the cluster before."""
 
     def install(self) -> None:
-        """Do what the install page says: apply, and wait until the API server asks Holdfast."""
-        self.before = everything(self.plane)
+        """Install as documented: apply, and wait until the API server calls Holdfast."""
+        self.before = all_objects(self.plane)
         self.apply()
         self.ready()
 
@@ -51,8 +51,8 @@ class Installation:
     def ready(self) -> None:
         """Wait until both Deployments are rolled out and the webhooks are called.
 
-        Between the registration and the first call that arrives lie kube-proxy's turn and the API
-        server's own look at the registration.
+        Calls do not arrive until kube-proxy has the endpoints and the API server has noticed the
+        registration.
         """
         for name in ("holdfast-webhook", "holdfast-controller"):
             self.rolled_out(name)
@@ -70,11 +70,11 @@ class Installation:
         self.kubectl("rollout", "status", f"deployment/{name}", f"--timeout={_PATIENCE}")
 
     def version(self, tag: str) -> Path:
-        """Make the kustomization of somebody who chooses a version."""
+        """Make a kustomization that sets the version."""
         return self._kustomization(f"version-{tag}", images=[{"name": "holdfast", "newTag": tag}])
 
     def with_components(self, *names: str, configuration: str | None = None) -> Path:
-        """Make the kustomization of somebody who adds components, and a configuration maybe."""
+        """Make a kustomization with components, and optionally a configuration."""
         content: dict[str, Any] = {
             "components": [os.path.relpath(MANIFESTS / name, self.folder / "x") for name in names]
         }
@@ -87,7 +87,7 @@ class Installation:
         return folder
 
     def patched(self, name: str, patches: Sequence[Object]) -> Path:
-        """Make the kustomization of somebody who patches what is shipped."""
+        """Make a kustomization that patches the shipped manifests."""
         return self._kustomization(name, patches=patches)
 
     def _kustomization(self, name: str, **content: Any) -> Path:
@@ -98,7 +98,7 @@ class Installation:
         return folder
 
     def generations(self) -> set[str]:
-        """Name every object of the manifests with its generation, which counts its changes."""
+        """Return every object of the manifests with its generation, which counts its changes."""
         kinds = "deployments,networkpolicies,poddisruptionbudgets,services,configmaps"
         cluster = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
         columns = "custom-columns=K:.kind,N:.metadata.name,G:.metadata.generation"
@@ -110,7 +110,7 @@ class Installation:
         return self.plane.kubectl("--namespace", NAMESPACE, *arguments, timeout=200)
 
     def scale(self, name: str, replicas: int) -> None:
-        """Scale a Deployment, and wait until it has so many pods, all of them ready."""
+        """Scale a Deployment, and wait until all its replicas are ready."""
         self.kubectl("scale", f"deployment/{name}", f"--replicas={replicas}")
         if replicas:
             self.rolled_out(name)
@@ -119,7 +119,7 @@ class Installation:
         self.kubectl("wait", "--for=delete", "pod", "-l", selector, f"--timeout={_PATIENCE}")
 
     def replicas(self) -> list[str]:
-        """Give the address of each admission server, as `host:port`."""
+        """Return the address of each admission server, as `host:port`."""
         return [f"{one['status']['podIP']}:{_PORT}" for one in self.pods("webhook")]
 
     def served(self) -> set[str]:
@@ -167,14 +167,14 @@ def processes(pod: Object) -> Iterator[Path]:
 
 
 def kill(pod: Object) -> None:
-    """End all processes of a pod's containers at once, as the kernel does without memory."""
+    """Kill all processes of a pod's containers at once, as the OOM killer does."""
     for process in processes(pod):
         os.kill(int(process.name), signal.SIGKILL)
 
 
 def reload_failures(address: str) -> float:
-    """How many changes of its certificate's files an admission server could not use."""
-    context = ssl._create_unverified_context()  # what it says counts here, not who it is
+    """Return how often an admission server failed to reload its certificate."""
+    context = ssl._create_unverified_context()  # the server's identity does not matter here
     with urllib.request.urlopen(f"https://{address}/metrics", context=context, timeout=10) as page:
         lines = page.read().decode().splitlines()
     name = "holdfast_certificate_reload_failures_total "
@@ -182,7 +182,7 @@ def reload_failures(address: str) -> float:
 
 
 def holdfast(plane: ControlPlane, *arguments: str) -> str:
-    """Run a command of `holdfast`, which has to succeed; what it says is shown where it fails."""
+    """Run a `holdfast` command, check that it succeeds, and return its output."""
     command = [
         sys.executable,
         "-m",
@@ -200,10 +200,10 @@ def uninstall(plane: ControlPlane, release: str) -> None:
     holdfast(plane, "uninstall", "--release", release, "--purge", "--yes")
 
 
-def by_the_page(plane: ControlPlane, start: str) -> str:
-    """Run the commands of the install page that begin so, among the manifests, as it says.
+def run_documented(plane: ControlPlane, start: str) -> str:
+    """Run the install page's commands that begin with `start`, in the folder of the manifests.
 
-    They return their output; a search without a match does not fail.
+    Returns their output; a search without a match does not fail.
     """
     page = (MANIFESTS.parent / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
     found = [step.command for step in transcript.steps(page) if step.command.startswith(start)]
@@ -222,8 +222,8 @@ def by_the_page(plane: ControlPlane, start: str) -> str:
     return done.stdout
 
 
-def everything(plane: ControlPlane) -> set[str]:
-    """Name every object of the cluster but Events and Leases, which come and go by themselves."""
+def all_objects(plane: ControlPlane) -> set[str]:
+    """Return all objects of the cluster except Events and Leases, which change constantly."""
     listed = plane.kubectl("api-resources", "--verbs=list", "-o", "name").split()
     kinds = [one for one in listed if one.partition(".")[0] not in {"events", "leases"}]
     columns = "custom-columns=K:.kind,S:.metadata.namespace,N:.metadata.name"

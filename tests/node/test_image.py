@@ -1,4 +1,4 @@
-"""The image is made of its sources alone. Runs outside of the sandbox."""
+"""The image depends on its sources only. Runs outside the sandbox."""
 
 import sys
 
@@ -10,10 +10,10 @@ from tests.node.installation import TAGS
 
 
 @pytest.mark.timeout(600)
-def test_an_image_that_is_built_twice_is_the_same() -> None:
+def test_image_build_is_reproducible() -> None:
     assert image.is_reproducible(TAGS[0], PlainReport(sys.stderr))
 
 
-def test_another_version_is_another_image() -> None:
+def test_versions_have_different_images() -> None:
     report = PlainReport(sys.stderr)
     assert len({image.identity(image.build(tag, report)) for tag in TAGS}) == len(TAGS)

@@ -22,12 +22,12 @@ from tests.node.installation import (
     NAMESPACE,
     TAGS,
     Installation,
-    by_the_page,
-    everything,
+    all_objects,
     holdfast,
     kill,
     processes,
     reload_failures,
+    run_documented,
     running,
     uninstall,
     variables,
@@ -35,7 +35,7 @@ from tests.node.installation import (
 
 RIGHTS = Path(__file__).resolve().parent / "rights"
 DOCS = Path(__file__).resolve().parents[2] / "docs"
-ASKS = {"delay": "3600"}
+DELAYED = {"delay": "3600"}
 OWN_KEY = """apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
@@ -44,33 +44,33 @@ profiles:
     args: {annotations: [delay, example.com/wait]}
 """
 RESTARTS = 5
-MOST_ERROR_SECONDS = 5.0
+MAX_ERROR_SECONDS = 5.0
 REPAIR = 30.0
-"""Seconds in which a spoilt Secret has to be right again."""
+"""Seconds until a damaged Secret has to be repaired."""
 FOLLOW = 150.0
-"""Seconds in which every replica has to serve what is in the Secret: mounts lag."""
+"""Seconds until every replica has to serve the Secret's certificate: mounts lag."""
 
 
-def written_down(name: str) -> list[str]:
+def expected_rights(name: str) -> list[str]:
     return (RIGHTS / f"{name}.txt").read_text().splitlines()
 
 
-def shown(page: str) -> list[str]:
-    """Give the commands of kubectl that stand in a page's sentences."""
+def documented_commands(page: str) -> list[str]:
+    """Return the kubectl commands that are quoted in a page's text."""
     return re.findall(r"`(kubectl -n [^`]+|kubectl get [^`]+)`", (DOCS / page).read_text())
 
 
-def refused(ns: Namespace) -> str:
-    """Say why a pod that asks is refused; empty while it is not."""
+def rejection(ns: Namespace) -> str:
+    """Return why a pod with a delay is rejected; empty if it is admitted."""
     try:
-        ns.apply(pod("asks", ASKS), dry_run=True)
+        ns.apply(pod("delayed", DELAYED), dry_run=True)
     except ControlPlaneError as exc:
         return str(exc)
     return ""
 
 
-def fetched(url: str) -> str:
-    """Return a page; empty while it is not served."""
+def fetch(url: str) -> str:
+    """Return a page; empty if it is not served."""
     try:
         with urllib.request.urlopen(url, timeout=5) as answer:
             return str(answer.read(), "utf-8")
@@ -78,20 +78,20 @@ def fetched(url: str) -> str:
         return ""
 
 
-def replaced(ns: Namespace, installation: Installation) -> None:
-    """Wait until the Secret is right again, and served by every replica."""
+def await_repair(ns: Namespace, installation: Installation) -> None:
+    """Wait until the Secret is valid again and served by every replica."""
     ns.eventually(lambda: usable(installation), REPAIR)
     fresh = {leaf(installation).fingerprint}
     ns.eventually(lambda: installation.served() == fresh, FOLLOW)
 
 
-@pytest.mark.timeout(900)  # the node, the images and the installation are made for the first test
+@pytest.mark.timeout(900)  # the first test also sets up the node, the images and Holdfast
 def test_pods_are_held(ns: Namespace) -> None:
-    made = ns.create_pods(pod(f"p-{n}", ASKS) for n in range(200))
+    made = ns.create_pods(pod(f"p-{n}", DELAYED) for n in range(200))
     assert [gates(one) for one in made] == [["holdfast.dev/delay"]] * 200
 
 
-def test_a_pod_is_released_and_runs_on_the_node(ns: Namespace) -> None:
+def test_pod_is_released_and_runs_on_the_node(ns: Namespace) -> None:
     container = {"name": "main", "image": node_plan.PAUSE_IMAGE, "imagePullPolicy": "Never"}
     made = ns.create(pod("real", {"delay": "3"}, containers=[container]))
     assert gates(made) == ["holdfast.dev/delay"]
@@ -113,9 +113,10 @@ def test_doctor_finds_no_problem(plane: ControlPlane, installation: Installation
 
 
 @pytest.mark.parametrize(
-    "command", [one for one in shown("how-to/respond-to-alerts.md") if not one.endswith(" POD")]
+    "command",
+    [one for one in documented_commands("how-to/respond-to-alerts.md") if not one.endswith(" POD")],
 )
-def test_runbooks_use_existing_names(
+def test_runbook_commands_use_existing_names(
     command: str, plane: ControlPlane, installation: Installation
 ) -> None:
     words = shlex.split(command)[1:]
@@ -123,14 +124,14 @@ def test_runbooks_use_existing_names(
     assert len(plane.kubectl(*words).splitlines()) > heading
 
 
-def test_the_level_of_the_logs_is_changed_by_a_rollout(
+def test_documented_command_changes_the_log_level(
     ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
-    (command,) = shown("reference/logs.md")
+    (command,) = documented_commands("reference/logs.md")
     selected = ("-l", "app.kubernetes.io/component=webhook", "--tail=-1")
 
     def logged() -> bool:
-        ns.apply(pod("logged", ASKS), dry_run=True)  # an old replica may answer at first
+        ns.apply(pod("logged", DELAYED), dry_run=True)  # an old replica may answer at first
         return f"mutate patched: {ns.namespace}/logged" in installation.kubectl("logs", *selected)
 
     plane.kubectl(*shlex.split(command)[1:])
@@ -140,7 +141,9 @@ def test_the_level_of_the_logs_is_changed_by_a_rollout(
     installation.rolled_out("holdfast-webhook")
 
 
-def test_applying_again_changes_nothing(plane: ControlPlane, installation: Installation) -> None:
+def test_reapplying_the_manifests_changes_nothing(
+    plane: ControlPlane, installation: Installation
+) -> None:
     before = installation.generations()
     plane.kubectl("diff", "-k", str(MANIFESTS))  # fails where anything differs
     installation.apply()
@@ -149,7 +152,7 @@ def test_applying_again_changes_nothing(plane: ControlPlane, installation: Insta
 
 @pytest.mark.parametrize("account", ["holdfast-webhook", "holdfast-controller"])
 def test_rights_match_the_reference(account: str, installation: Installation) -> None:
-    assert installation.rights(account) == written_down(account)
+    assert installation.rights(account) == expected_rights(account)
 
 
 @pytest.mark.parametrize("process", ["webhook", "controller"])
@@ -157,7 +160,7 @@ def test_rights_on_vms_match_the_reference(
     process: str, ns: Namespace, installation: Installation
 ) -> None:
     file, account = str(MANIFESTS / "kubevirt" / f"{process}.yaml"), f"holdfast-{process}"
-    wanted = written_down(f"{account}-kubevirt")
+    wanted = expected_rights(f"{account}-kubevirt")
     installation.kubectl("apply", "-f", file)
     try:
         ns.eventually(lambda: installation.rights(account) == wanted)
@@ -168,7 +171,7 @@ def test_rights_on_vms_match_the_reference(
 @pytest.mark.parametrize(
     ("component", "mounts"), [("webhook", 0), ("controller", 1)], ids=["webhook", "controller"]
 )
-def test_a_token_is_mounted_only_where_it_is_needed(
+def test_token_is_mounted_only_in_the_controller(
     component: str, mounts: int, installation: Installation
 ) -> None:
     for one in installation.pods(component):
@@ -177,9 +180,7 @@ def test_a_token_is_mounted_only_where_it_is_needed(
 
 
 @pytest.mark.parametrize("component", ["webhook", "controller"])
-def test_no_process_is_one_that_may_miss_sigterm(
-    component: str, installation: Installation
-) -> None:
+def test_no_process_runs_as_pid_1(component: str, installation: Installation) -> None:
     for one in installation.pods(component):
         ids = [
             re.search(r"^NSpid:.*\t(\d+)$", (each / "status").read_text(), re.M)
@@ -208,7 +209,7 @@ def test_errors_end_soon_after_a_replica_is_killed(
         killed = time.monotonic()
         kill(victim)
         time.sleep(15.0)
-    late = [said for began, said in load.failures if began > killed + MOST_ERROR_SECONDS]
+    late = [said for began, said in load.failures if began > killed + MAX_ERROR_SECONDS]
     assert (late, load.ungated) == ([], [])
     assert [said for began, said in load.failures if began < killed - 3.0] == []
     installation.rolled_out("holdfast-webhook")
@@ -222,8 +223,8 @@ def test_lost_certificate_is_replaced_under_load(ns: Namespace, installation: In
     with creating(ns) as load:
         installation.kubectl("delete", "secret", LEAF)
         ns.eventually(lambda: kept() not in {"", before}, 120.0)
-        replaced(ns, installation)
-        time.sleep(3.0)  # uses the new version
+        await_repair(ns, installation)
+        time.sleep(3.0)  # with the new version in use
     assert (load.failures, load.ungated) == ([], [])
 
 
@@ -234,16 +235,17 @@ def test_corrupt_pair_is_replaced_while_the_last_good_one_is_served(
     good = installation.served()
     failed = {address: reload_failures(address) for address in installation.replicas()}
     with creating(ns) as load:
-        installation.scale("holdfast-controller", 0)  # so that what is spoilt does get there
+        # so that the damaged Secret reaches the replicas
+        installation.scale("holdfast-controller", 0)
         mismatch(installation)
         ns.eventually(
             lambda: all(reload_failures(one) > before for one, before in failed.items()), FOLLOW
         )
         assert installation.served() == good
         installation.scale("holdfast-controller", 2)
-        replaced(ns, installation)
+        await_repair(ns, installation)
         corrupt(installation)
-        replaced(ns, installation)
+        await_repair(ns, installation)
     assert (load.failures, load.ungated) == ([], [])
     assert installation.served().isdisjoint(good)
 
@@ -263,7 +265,7 @@ def test_upgrade_causes_no_errors(ns: Namespace, installation: Installation) -> 
 @pytest.mark.parametrize(
     ("mark", "address"), [("10250", ("10.64.", 10250)), ("hostNetwork", (node_plan.GATEWAY, 8443))]
 )
-def test_patches_for_control_planes_that_do_not_reach_pods(
+def test_patches_for_control_planes_that_cannot_reach_pods(
     ns: Namespace, installation: Installation, mark: str, address: tuple[str, int]
 ) -> None:
     page = (DOCS / "how-to" / "install.md").read_text()
@@ -289,27 +291,27 @@ def test_patches_for_control_planes_that_do_not_reach_pods(
 def test_client_ca_rejects_clients_without_a_certificate(
     ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
-    # the node's API server shows none, so its calls are those of anybody else on the network
+    # this API server presents no certificate, like any other client on the network
     authority = yaml.safe_load(plane.kubeconfig.read_text())["clusters"][0]["cluster"]
     file = installation.folder / "api-server-ca.crt"
     file.write_bytes(base64.b64decode(authority["certificate-authority-data"]))
     installation.kubectl("create", "configmap", "holdfast-client-ca", f"--from-file=ca.crt={file}")
     installation.apply(installation.with_components("client-ca", configuration=OWN_KEY))
     installation.rolled_out("holdfast-webhook")  # its probes have no certificate either
-    ns.eventually(lambda: UNCALLED in refused(ns))
+    ns.eventually(lambda: UNCALLED in rejection(ns))
 
-    def registered() -> bool:  # once the controller has heard what every replica follows
+    def registered() -> bool:  # once every replica has reported the new configuration
         found = plane.kubectl("get", "mutatingwebhookconfiguration", "holdfast", "-o", "yaml")
         return "example.com/wait" in found
 
     ns.eventually(registered)
-    assert UNCALLED in refused(ns)
+    assert UNCALLED in rejection(ns)
     installation.apply()
     installation.rolled_out("holdfast-webhook")
     ns.eventually(ns.holds_pods)
 
 
-def test_the_status_page_is_seen_through_a_forwarded_port(
+def test_status_page_is_reachable_through_a_port_forward(
     ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
     page = (DOCS / "how-to" / "inspect-and-release.md").read_text()
@@ -318,7 +320,7 @@ def test_the_status_page_is_seen_through_a_forwarded_port(
     installation.apply(installation.patched("status", yaml.safe_load(patch)["patches"]))
     installation.rolled_out("holdfast-controller")
     with running(plane, *shlex.split(command.command)[1:]):
-        ns.eventually(lambda: "<title>Holdfast" in fetched("http://localhost:8082/"))
+        ns.eventually(lambda: "<title>Holdfast" in fetch("http://localhost:8082/"))
 
 
 def test_without_replicas_only_pods_with_our_keys_are_rejected(
@@ -326,10 +328,10 @@ def test_without_replicas_only_pods_with_our_keys_are_rejected(
 ) -> None:
     installation.scale("holdfast-webhook", 0)
     assert gates(ns.create(pod("unconcerned"))) == []
-    assert UNCALLED in ns.refusal(pod("asks", ASKS))
+    assert UNCALLED in ns.refusal(pod("delayed", DELAYED))
     installation.scale("holdfast-webhook", 2)
-    # kube-proxy follows a moment after the rollout; until then pods are refused, never let through
-    assert gates(ns.create_when_called(pod("asks", ASKS))) == ["holdfast.dev/delay"]
+    # kube-proxy follows a moment after the rollout; until then pods are rejected, never admitted
+    assert gates(ns.create_when_called(pod("delayed", DELAYED))) == ["holdfast.dev/delay"]
 
 
 @pytest.mark.parametrize(
@@ -340,7 +342,7 @@ def test_without_replicas_only_pods_with_our_keys_are_rejected(
         pytest.param(["client-ca"], id="client-ca"),
     ],
 )
-def test_the_api_server_takes_the_components(
+def test_api_server_accepts_the_components(
     components: list[str], plane: ControlPlane, installation: Installation
 ) -> None:
     folder = installation.with_components(*components)
@@ -364,7 +366,7 @@ def test_components_for_other_operators_can_be_built(
 
 
 @pytest.mark.parametrize("component", ["kubevirt", "high-availability", "client-ca"])
-def test_own_configuration_goes_into_a_component(
+def test_components_use_a_custom_configuration(
     component: str, plane: ControlPlane, installation: Installation
 ) -> None:
     folder = installation.with_components(component, configuration="# mine")
@@ -375,7 +377,7 @@ def test_own_configuration_goes_into_a_component(
     assert [variables(one) for one in built if one["kind"] == "Deployment"] == [disabled] * 2
 
 
-def test_with_a_client_ca_all_that_has_no_certificate_goes_to_a_port_of_its_own(
+def test_client_ca_moves_probes_and_metrics_to_the_health_port(
     plane: ControlPlane, installation: Installation
 ) -> None:
     folder = installation.with_components("monitoring", "client-ca")
@@ -398,7 +400,7 @@ def test_with_a_client_ca_all_that_has_no_certificate_goes_to_a_port_of_its_own(
     assert [one["port"] for one in outbound["ports"]] == ["https", "health"]
 
 
-def test_cert_manager_annotation_is_added_and_nothing_else_is_lost(
+def test_cert_manager_component_keeps_other_annotations(
     plane: ControlPlane, installation: Installation
 ) -> None:
     built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
@@ -415,7 +417,7 @@ def test_cert_manager_annotation_is_added_and_nothing_else_is_lost(
     ]
 
 
-def test_cert_manager_takes_the_right_to_secrets_away(
+def test_cert_manager_component_removes_the_right_to_secrets(
     plane: ControlPlane, installation: Installation
 ) -> None:
     built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
@@ -424,34 +426,34 @@ def test_cert_manager_takes_the_right_to_secrets_away(
 
 
 @pytest.mark.timeout(600)
-def test_uninstalling_waits_for_held_pods_and_leaves_no_trace(
+def test_uninstall_waits_for_held_pods_and_removes_everything(
     plane: ControlPlane, installation: Installation
 ) -> None:
     ns = Namespace.create_new(plane, "uninstall")
     made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
     uninstall(plane, "wait")
-    gone(ns, made, installation)
+    check_uninstalled(ns, made, installation)
 
 
-def gone(ns: Namespace, made: list[Object], installation: Installation) -> None:
+def check_uninstalled(ns: Namespace, made: list[Object], installation: Installation) -> None:
     """Check that these pods were released on time, and that nothing of Holdfast is left."""
     released = ns.releases()
     early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
     assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 20)
     tests = re.findall(r"namespace/(test-\S+)", ns.plane.kubectl("get", "namespaces", "-o", "name"))
     ns.plane.kubectl("delete", "namespace", ns.namespace, *tests, "--ignore-not-found", timeout=300)
-    assert everything(ns.plane) == installation.before
+    assert all_objects(ns.plane) == installation.before
 
 
 @pytest.mark.timeout(900)
-def test_uninstalling_by_kubectl_alone_leaves_no_trace(
+def test_uninstall_with_kubectl_removes_everything(
     plane: ControlPlane, installation: Installation
 ) -> None:
     installation.install()
     ns = Namespace.create_new(plane, "uninstall-by-hand")
     made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
-    assert "webhookconfiguration" in by_the_page(plane, "kubectl delete mutating")
-    assert by_the_page(plane, "kubectl get pods -A").count("held-") == 20
-    ns.eventually(lambda: by_the_page(plane, "kubectl get pods -A") == "")
-    assert 'namespace "holdfast-system" deleted' in by_the_page(plane, "kubectl delete -k .")
-    gone(ns, made, installation)
+    assert "webhookconfiguration" in run_documented(plane, "kubectl delete mutating")
+    assert run_documented(plane, "kubectl get pods -A").count("held-") == 20
+    ns.eventually(lambda: run_documented(plane, "kubectl get pods -A") == "")
+    assert 'namespace "holdfast-system" deleted' in run_documented(plane, "kubectl delete -k .")
+    check_uninstalled(ns, made, installation)

@@ -19,7 +19,7 @@ from controlplane.progress import PlainReport
 from release.__main__ import REPOSITORY, Files
 from tests.e2e.namespace import Namespace, created, gates, pod
 from tests.e2e.steady_load import creating
-from tests.node.installation import NAMESPACE, TAGS, everything, uninstall
+from tests.node.installation import NAMESPACE, TAGS, all_objects, uninstall
 
 ELSEWHERE = "platform"
 _WAIT = ("--wait", "--timeout=180s")
@@ -54,14 +54,14 @@ class Release:
             self._plane.kubectl("rollout", "status", *where, timeout=200)
 
     def image(self) -> str:
-        """Give the image of the admission servers."""
+        """Return the image of the admission servers."""
         path = "jsonpath={.spec.template.spec.containers[0].image}"
         where = ("--namespace", ELSEWHERE, "deployment/holdfast-webhook")
         return self._plane.kubectl("get", *where, "-o", path)
 
 
 def refusal(plane: ControlPlane) -> str:
-    """Say why the controller's account may not change a label of a pod."""
+    """Return why the controller's account may not label a pod."""
     user = f"system:serviceaccount:{ELSEWHERE}:holdfast-controller"
     selected = ("-l", "app.kubernetes.io/component=controller", "x=y", "--dry-run=server")
     try:
@@ -73,7 +73,7 @@ def refusal(plane: ControlPlane) -> str:
 
 @pytest.fixture(scope="module")
 def dist(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a release, whose image the node has by its digest."""
+    """The files of a release; its image is loaded on the node by digest."""
     folder = tmp_path_factory.mktemp("dist")
     files = Files(TAGS[0], REPOSITORY, PlainReport(sys.stderr), folder)
     digest = files.image()
@@ -86,7 +86,7 @@ def dist(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFacto
 
 
 def install(plane: ControlPlane, file: Path) -> None:
-    """Apply a file, and wait until what it names runs."""
+    """Apply a file, and wait until its Deployments are rolled out."""
     plane.kubectl("apply", "-f", str(file))
     for name in ("holdfast-webhook", "holdfast-controller"):
         where = ("--namespace", NAMESPACE, f"deployment/{name}", "--timeout=180s")
@@ -94,8 +94,8 @@ def install(plane: ControlPlane, file: Path) -> None:
 
 
 @pytest.mark.timeout(900)
-def test_one_file_installs_and_upgrades_the_release(plane: ControlPlane, dist: Path) -> None:
-    before = everything(plane)
+def test_install_yaml_installs_and_upgrades(plane: ControlPlane, dist: Path) -> None:
+    before = all_objects(plane)
     install(plane, dist / "install.yaml")
     ns = Namespace.create_new(plane, "one-file")
     ns.eventually(ns.holds_pods)
@@ -113,14 +113,14 @@ def test_one_file_installs_and_upgrades_the_release(plane: ControlPlane, dist: P
     assert load.made > 100
     uninstall(plane, "now")
     plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
-    assert everything(plane) == before
+    assert all_objects(plane) == before
 
 
 @pytest.mark.timeout(900)
-def test_the_chart_installs_upgrades_rolls_back_and_uninstalls(
+def test_chart_installs_upgrades_rolls_back_and_uninstalls(
     plane: ControlPlane, dist: Path, tmp_path: Path
 ) -> None:
-    before = everything(plane)
+    before = all_objects(plane)
     release = Release(plane, tmp_path)
     chart = str(dist / f"holdfast-{TAGS[0]}.tgz")
     release.helm("install", chart, "--create-namespace", *_WAIT)
@@ -133,8 +133,8 @@ def test_the_chart_installs_upgrades_rolls_back_and_uninstalls(
     ns.create(pod("real", {"delay": "3"}, containers=[container]))
     ns.kubectl("wait", "--for=condition=Ready", "pod/real", "--timeout=60s")
     assert "holdfast-controller may not change metadata.labels" in refusal(plane)
-    asks = ("--image=registry.k8s.io/pause:3.10", "--annotations=holdfast.dev/delay=15")
-    ns.kubectl("run", "held", *asks)  # as the README shows
+    options = ("--image=registry.k8s.io/pause:3.10", "--annotations=holdfast.dev/delay=15")
+    ns.kubectl("run", "held", *options)  # as the README shows
     assert gates(ns.get("pod", "held")) == ["holdfast.dev/delay"]
 
     with creating(ns) as load:
@@ -155,4 +155,4 @@ def test_the_chart_installs_upgrades_rolls_back_and_uninstalls(
     early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
     assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 5)
     plane.kubectl("delete", "namespace", ns.namespace, ELSEWHERE, timeout=200)
-    assert everything(plane) == before
+    assert all_objects(plane) == before

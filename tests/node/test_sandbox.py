@@ -1,4 +1,4 @@
-"""The place where a real node runs leaves nothing behind, however it ends. Runs outside of it."""
+"""The sandbox of a real node leaves nothing behind, however it ends. Runs outside the sandbox."""
 
 import os
 import signal
@@ -39,7 +39,7 @@ def command(*arguments: str) -> list[str]:
 
 @pytest.fixture
 def kernel() -> Iterator[None]:
-    """The state of the machine that has to be restored."""
+    """Check that mounts, iptables rules and kernel settings are restored."""
 
     def seen() -> tuple[str, str, list[str]]:
         rules = subprocess.run(["iptables-save"], capture_output=True, text=True, check=True)
@@ -52,11 +52,11 @@ def kernel() -> Iterator[None]:
     assert seen() == before
 
 
-def left(name: str) -> list[str]:
-    """Name what is left of the sandbox of that name: folders, control groups, processes."""
+def leftovers(name: str) -> list[str]:
+    """Return what remains of the sandbox of that name: folders, control groups, processes."""
     found = [
         str(Path(folder) / name)
-        for folder, folders, _ in os.walk("/sys/fs/cgroup")  # which may lose folders meanwhile
+        for folder, folders, _ in os.walk("/sys/fs/cgroup")  # folders may disappear during the walk
         if name in folders
     ]
     found += [str(path) for path in Path("/tmp").glob(name)]
@@ -76,32 +76,32 @@ def eventually(look: Callable[[], bool]) -> None:
         time.sleep(0.1)
 
 
-def test_a_pod_runs_and_nothing_is_left(kernel: None) -> None:
+def test_sandbox_runs_a_pod_and_cleans_up(kernel: None) -> None:
     done = subprocess.run(
         command(sys.executable, "-c", _PROGRAM, "0"), capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert left(Path(done.stdout.strip()).name) == []
+    assert leftovers(Path(done.stdout.strip()).name) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
-def test_nothing_is_left_of_a_sandbox_that_is_ended(number: signal.Signals, kernel: None) -> None:
+def test_terminated_sandbox_is_cleaned_up(number: signal.Signals, kernel: None) -> None:
     with subprocess.Popen(
         command(sys.executable, "-c", _PROGRAM, "600"), stdout=subprocess.PIPE, text=True
     ) as running:
         assert running.stdout is not None
         name = Path(running.stdout.readline().strip()).name
-        assert len(left(name)) > 3
+        assert len(leftovers(name)) > 3
         os.kill(running.pid, number)
         running.wait(_PATIENCE)
-        eventually(lambda: left(name) == [])
+        eventually(lambda: leftovers(name) == [])
 
 
-def test_the_exit_status_is_the_commands() -> None:
+def test_exit_status_is_that_of_the_command() -> None:
     assert subprocess.run(command("sh", "-c", "exit 7"), check=False).returncode == 7
 
 
-def test_one_sandbox_at_a_time() -> None:
+def test_only_one_sandbox_runs_at_a_time() -> None:
     with (
         cache.locked(cache.root() / "sandbox.lock"),
         subprocess.Popen(command("true"), stderr=subprocess.PIPE, text=True) as waiting,

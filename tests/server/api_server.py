@@ -1,4 +1,4 @@
-"""A small API server for lookups: objects by path, returned at once, late, or on a signal."""
+"""A small API server for lookups: serves objects by path, at once, late or on a signal."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
-LATEST = 0.005
-"""Seconds after which an object is given at the latest: so one overtakes the other."""
+MAX_DELAY = 0.005
+"""Maximum delay of a response in seconds, so that responses overtake each other."""
 DRIP = 0.1
-"""Seconds between two lines of an answer that does not end: less than a lookup may wait."""
+"""Seconds between two lines of an endless response: less than the timeout of a lookup."""
 
 
 class _Server(ThreadingHTTPServer):
-    request_queue_size = 128  # the kernel drops who comes when five wait
+    request_queue_size = 128  # with the default of 5, the kernel drops connections
 
 
 class ApiServer:
-    """Gives the objects that a test lays in; a path of none is answered as Kubernetes does."""
+    """Serves the objects that a test stores; other paths get a 404 as from Kubernetes."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}
-        self.asked: list[str] = []
+        self.requested_paths: list[str] = []
         self.may_end = threading.Event()
-        """Until it is set, each answer goes on without an end."""
+        """Until it is set, responses do not end."""
         self.may_end.set()
         self._chance = random.Random(1)
         self._server = _Server(("127.0.0.1", 0), _handler(self))
@@ -57,7 +57,7 @@ class ApiServer:
         file.write_text(json.dumps(kinds | named))
 
     def wait(self) -> None:
-        time.sleep(self._chance.uniform(0, LATEST))
+        time.sleep(self._chance.uniform(0, MAX_DELAY))
 
 
 def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
@@ -66,7 +66,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
         disable_nagle_algorithm = True
 
         def do_GET(self) -> None:
-            server.asked.append(self.path)
+            server.requested_paths.append(self.path)
             server.wait()
             found = server.objects.get(self.path)
             missing = {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
@@ -76,7 +76,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
                 self.wfile.write(b"X-Wait: on\r\n")
             self.wfile.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)
 
-        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the name it has
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class's name
             pass
 
     return Handler

@@ -1,4 +1,4 @@
-"""`holdfast serve` as it ships, as a process; and what has to hold of it whatever it was sent."""
+"""Run `holdfast serve` as a process, and check that it stays healthy after any request."""
 
 import http.client
 import json
@@ -22,7 +22,7 @@ apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles: [{plugins: {disabled: [{name: sticky}]}}]
 """
-"""Needs no cluster: nothing is looked up."""
+"""Needs no cluster, because nothing is looked up."""
 JSON = {"Content-Type": "application/json"}
 PATHS = ["/mutate", "/validate"]
 TEXT = re.compile(r"\d{4}-\d\d-\d\d [\d:]{8},\d{3} (DEBUG|INFO|WARNING) holdfast\.[a-z]+: .*")
@@ -58,20 +58,20 @@ class Serving:
             client.close()
 
     def log_lines(self) -> list[str]:
-        """Give the lines of the log as the kubelet takes them: nothing but a line feed ends one."""
+        """Return the log lines as the kubelet splits them: only at line feeds."""
         return self.command.log.read_bytes().decode().removesuffix("\n").split("\n")
 
     @contextmanager
-    def at_most(self, seconds: float) -> Iterator[None]:
-        """Hold what the worker does meanwhile to so many seconds of a processor."""
-        before = _processor_time(self.worker)
+    def cpu_time_within(self, seconds: float) -> Iterator[None]:
+        """Check that the worker uses at most this many seconds of CPU time in the block."""
+        before = _cpu_time(self.worker)
         yield
-        assert _processor_time(self.worker) - before <= seconds
+        assert _cpu_time(self.worker) - before <= seconds
 
-    def check_unharmed(self, *, errors: bool = False) -> None:
-        """Check that no review has failed, no worker has died, and each line is one of ours.
+    def check_healthy(self, *, errors: bool = False) -> None:
+        """Check that no review failed, no worker died, and each log line has our format.
 
-        `errors` says whether there may be lines of that level.
+        `errors` permits lines of level ERROR in the text format.
         """
         assert self.workers() == [self.worker], "the worker was killed and restarted"
         metrics = self.ask("GET", "/metrics").body.decode()
@@ -99,7 +99,7 @@ def serve(
     configuration: str = CONFIGURATION,
     log_format: str = "text",
 ) -> Iterator[Serving]:
-    """Run it, with these options in addition to the required ones."""
+    """Run the server with these options in addition to the required ones."""
     files = write_pair(folder, "it", pair)
     config = folder / "holdfast.yaml"
     config.write_text(configuration)
@@ -115,6 +115,6 @@ def in_chunks(body: bytes) -> Iterator[bytes]:
         yield body[start : start + 100_000]
 
 
-def _processor_time(process: psutil.Process) -> float:
+def _cpu_time(process: psutil.Process) -> float:
     times = process.cpu_times()
     return float(times.user + times.system)

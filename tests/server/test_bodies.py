@@ -7,7 +7,7 @@ from tests.server.conftest import Serve
 from tests.server.harness import ask, everything_from
 
 LIMIT = 100_000
-SMALL = {"body_limit": LIMIT}
+SMALL_LIMIT = {"body_limit": LIMIT}
 
 
 def chunked(body: bytes, size: int) -> Iterator[bytes]:
@@ -19,7 +19,7 @@ def chunked(body: bytes, size: int) -> Iterator[bytes]:
     "size", [pytest.param(4096, id="4 KiB"), pytest.param(5_000_000, id="5 MB")]
 )
 @pytest.mark.parametrize("pieces", [pytest.param(0, id="whole"), pytest.param(3000, id="chunked")])
-def test_body_arrives_whole(serve: Serve, size: int, pieces: int) -> None:
+def test_body_arrives_complete(serve: Serve, size: int, pieces: int) -> None:
     server = serve(request_deadline=20.0)
     body = json.dumps({"pad": "x" * size}).encode()
     client = server.client()
@@ -37,12 +37,12 @@ CLOSING = HEAD.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 
 
 def received(answers: bytes) -> list[int]:
-    """Give how long the bodies were that the application has seen, in order."""
+    """Return the lengths of the bodies that the application received, in order."""
     assert answers.count(b"HTTP/1.1 200 OK") == answers.count(b'"received":')
     return [int(part.partition(b",")[0]) for part in answers.split(b'"received":')[1:]]
 
 
-def test_requests_that_come_together_are_answered_in_turn(serve: Serve) -> None:
+def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
     server = serve()
     blocking = b'{"block": true, "sleep": 0.2}'
     bodies = [b"{}", b'{"a": 1}', blocking, b"{ }", b'{"last": 1}']
@@ -55,8 +55,8 @@ def test_requests_that_come_together_are_answered_in_turn(serve: Serve) -> None:
     assert received(answers) == [len(body) for body in bodies]
 
 
-def test_announced_size_over_the_limit_is_413_before_the_body(serve: Serve) -> None:
-    server = serve(handler=SMALL)
+def test_content_length_over_the_limit_gets_413_before_the_body(serve: Serve) -> None:
+    server = serve(handler=SMALL_LIMIT)
     with server.raw() as client:
         client.sendall(
             b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % (LIMIT + 1)
@@ -68,7 +68,7 @@ def test_announced_size_over_the_limit_is_413_before_the_body(serve: Serve) -> N
     assert server.get("/count").body == b"0"
 
 
-def test_client_that_leaves_in_the_middle_is_not_served(serve: Serve) -> None:
+def test_incomplete_request_is_not_served(serve: Serve) -> None:
     server = serve()
     for _ in range(5):
         with server.raw() as client:
@@ -82,7 +82,7 @@ def test_client_that_leaves_in_the_middle_is_not_served(serve: Serve) -> None:
     assert "Traceback" not in server.log
 
 
-def test_client_that_waits_for_continue_gets_it(serve: Serve) -> None:
+def test_expect_100_continue_is_answered(serve: Serve) -> None:
     server = serve()
     with server.raw() as client:
         client.sendall(

@@ -12,13 +12,13 @@ from tests.server.conftest import Serve
 from tests.server.harness import PATIENCE, Server, ask
 
 CAP, SERVED, BARE, CLIENTS = 100, 78, 300, 40
-"""Connections: the most allowed, those of clients that have been served, those of the burst, and
-those that are opened meanwhile. A cap of 1,000, 780 and 3,000 behave the same."""
+"""Connections: the cap, those of clients that have been served, those of the burst, and those
+that are opened during the burst. A cap of 1,000 with 780 and 3,000 behaves the same."""
 
 
 @contextmanager
 def burst(server: Server, source: str) -> Iterator[None]:
-    """Open connections from an address, as fast as it goes, and send nothing."""
+    """Open connections from an address as fast as possible, and send nothing."""
     with ExitStack() as stack:
         stop = threading.Event()
 

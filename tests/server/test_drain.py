@@ -15,11 +15,11 @@ REVIEW = b'{"pad": "%s"}' % (b"x" * 4000)
 
 
 class Load:
-    """A client that asks without pause over one kept-alive connection until it finds no server.
+    """A client that sends requests back to back on a keep-alive connection until the server stops.
 
-    A request fails when its connection was set up and no whole answer came. Where the server says
-    Connection: close, http.client opens a new connection; one that is refused, or ends in the
-    handshake, is the end of the server, as a client sees it, and no request was lost with it.
+    A request has failed if its connection was established but no complete response arrived. After
+    Connection: close, http.client opens a new connection. If that one is refused or ends during
+    the handshake, the server has stopped and no request was lost.
     """
 
     def __init__(self, server: Server) -> None:
@@ -56,12 +56,12 @@ class Load:
         self.announced += answer.headers["Connection"] == "close"
 
 
-# Where a connection is reset before its handshake starts, ssl.SSLSocket._create raises without
-# closing the socket it made (CPython 3.11 to 3.13). Nobody else holds it, so nobody can close it.
+# If a connection is reset before its handshake starts, ssl.SSLSocket._create raises without
+# closing the socket it made (CPython 3.11 to 3.13). No other code has a reference to close it.
 @pytest.mark.filterwarnings("ignore:unclosed <ssl.SSLSocket:ResourceWarning")
-@pytest.mark.parametrize("again", range(4))
-def test_no_request_is_lost_at_sigterm(serve: Serve, again: int) -> None:
-    server = serve(drain=0.4 + 0.1 * again)
+@pytest.mark.parametrize("attempt", range(4))
+def test_no_request_is_lost_at_sigterm(serve: Serve, attempt: int) -> None:
+    server = serve(drain=0.4 + 0.1 * attempt)
     loads = [Load(server) for _ in range(BUSY)]
     with ThreadPoolExecutor(BUSY) as pool:
         runs = [pool.submit(load.run) for load in loads]
@@ -74,7 +74,7 @@ def test_no_request_is_lost_at_sigterm(serve: Serve, again: int) -> None:
     assert server.stopped_file.exists(), "lifespan shutdown ran"
 
 
-def test_idle_connections_do_not_delay_the_end(serve: Serve) -> None:
+def test_idle_connections_do_not_delay_shutdown(serve: Serve) -> None:
     server = serve()
     worker = server.worker
     with ExitStack() as stack:
@@ -90,7 +90,7 @@ def test_idle_connections_do_not_delay_the_end(serve: Serve) -> None:
     assert server.stopped_file.exists(), "the worker ended by itself and was not killed"
 
 
-def test_idle_connection_is_closed_in_the_orderly_way(serve: Serve) -> None:
+def test_idle_connection_is_closed_with_close_notify(serve: Serve) -> None:
     server = serve()
     with server.tcp() as plain, server.tls.wrap_socket(plain, suppress_ragged_eofs=False) as idle:
         server.process.send_signal(signal.SIGTERM)
@@ -98,7 +98,7 @@ def test_idle_connection_is_closed_in_the_orderly_way(serve: Serve) -> None:
     assert server.process.wait(PATIENCE) == 0
 
 
-def test_running_review_is_answered_before_the_end(serve: Serve) -> None:
+def test_review_in_flight_is_answered_before_shutdown(serve: Serve) -> None:
     server = serve(drain=0.2)
     started = threading.Event()
 
@@ -128,7 +128,7 @@ def test_new_connections_are_served_during_the_drain(serve: Serve) -> None:
     assert server.process.wait(PATIENCE) == 0
 
 
-def test_bare_connects_leave_the_drain_whole(serve: Serve) -> None:
+def test_bare_connects_do_not_prevent_a_clean_shutdown(serve: Serve) -> None:
     server = serve()
     for _ in range(200):
         server.tcp().close()
@@ -139,7 +139,7 @@ def test_bare_connects_leave_the_drain_whole(serve: Serve) -> None:
     assert "Traceback" not in server.log
 
 
-def test_sigint_ends_at_once_and_in_order(serve: Serve) -> None:
+def test_sigint_shuts_down_at_once_and_cleanly(serve: Serve) -> None:
     server = serve(drain=60.0)
     with server.raw() as idle:
         server.process.send_signal(signal.SIGINT)

@@ -1,4 +1,4 @@
-"""After a flood of pipelined requests, `holdfast serve` keeps nothing of it in memory."""
+"""`holdfast serve` frees all memory that a flood of pipelined requests needed."""
 
 import threading
 import time
@@ -10,42 +10,42 @@ from tests.faults.flood import Flood
 from tests.server.serving import serve
 
 RATE = 200_000.0
-MANY, GONE = 20, 60
-"""Clients at once, and how often one of them has gone until the flood ends."""
+CLIENTS, DISCONNECTS = 20, 60
+"""Concurrent clients, and the number of disconnects after which the flood ends."""
 GROWTH = 12 << 20
-"""Bytes by which a second flood may make the worker grow. It does not grow at all; where each
-client leaves what it has sent, it grows by several times as much."""
+"""Bytes by which a second flood may make the worker grow. It should not grow at all; a leak of
+each client's unread input makes it grow by several times as much."""
 PATIENCE = 60.0
-"""Seconds in which so many have gone, and their connections are closed."""
+"""Seconds to wait for the disconnects, and for all connections to close."""
 
 
-def test_clients_that_send_ahead_and_go_leave_nothing_behind(
+def test_disconnected_pipelining_clients_leak_no_memory(
     tmp_path: Path, issued: list[KeyPair]
 ) -> None:
     with serve(tmp_path, issued[0]) as serving:
         sizes = []
         for _ in range(2):
-            flooded(serving.command.address)
+            flood_server(serving.command.address)
             eventually(lambda: not any(one.raddr for one in serving.worker.net_connections("tcp")))
             sizes.append(serving.worker.memory_info().rss)
         assert sizes[1] - sizes[0] < GROWTH, [size >> 20 for size in sizes]
-        serving.check_unharmed()
+        serving.check_healthy()
 
 
-def flooded(address: str) -> None:
-    """Flood a server until many clients have gone."""
-    flood, stop = Flood(address, MANY, RATE), threading.Event()
+def flood_server(address: str) -> None:
+    """Flood a server until enough clients have disconnected."""
+    flood, stop = Flood(address, CLIENTS, RATE), threading.Event()
     thread = threading.Thread(target=flood.run, args=(stop,))
     thread.start()
     try:
-        eventually(lambda: flood.account.full >= GONE)
+        eventually(lambda: flood.account.full >= DISCONNECTS)
     finally:
         stop.set()
         thread.join()
 
 
-def eventually(holds: Callable[[], bool]) -> None:
+def eventually(condition: Callable[[], bool]) -> None:
     end = time.monotonic() + PATIENCE
-    while not holds():
-        assert time.monotonic() < end, f"not so within {PATIENCE:.0f} s"
+    while not condition():
+        assert time.monotonic() < end, f"condition not met within {PATIENCE:.0f} s"
         time.sleep(0.05)

@@ -17,11 +17,11 @@ from tests.server.serving import JSON, PATHS, Serving, serve
 from tests.server.shapes import CHUNKED, ENDLESS, OURS, SHAPES
 from tests.support.builders import make_pod, make_review
 
-PROCESSOR_SECONDS = 2.0
-MORE_MEMORY = 32 << 20
+CPU_SECONDS = 2.0
+MEMORY_GROWTH = 32 << 20
 REVIEW = json.dumps(make_review(make_pod({"delay": "15"}))).encode()
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
-BEHIND = HEAD + b"Content-Length: %d\r\n\r\n" % len(REVIEW) + REVIEW
+NEXT_REQUEST = HEAD + b"Content-Length: %d\r\n\r\n" % len(REVIEW) + REVIEW
 
 
 @pytest.fixture(scope="module", params=["json", "text"])
@@ -34,13 +34,13 @@ def serving(
 
 
 @pytest.fixture(autouse=True)
-def _unharmed(serving: Serving) -> Iterator[None]:
-    """After each test: nothing is broken, and little was needed for it."""
+def _healthy(serving: Serving) -> Iterator[None]:
+    """Check after each test that the server is healthy and has used few resources."""
     before = serving.worker.memory_info().rss
-    with serving.at_most(PROCESSOR_SECONDS):
+    with serving.cpu_time_within(CPU_SECONDS):
         yield
-    assert serving.worker.memory_info().rss - before < MORE_MEMORY
-    serving.check_unharmed()
+    assert serving.worker.memory_info().rss - before < MEMORY_GROWTH
+    serving.check_healthy()
 
 
 def logged_lines(serving: Serving) -> list[str]:
@@ -55,9 +55,9 @@ def answers_to(serving: Serving, content: bytes) -> bytes:
 
 
 @pytest.mark.parametrize("shape", (SHAPES | OURS).values(), ids=SHAPES | OURS)
-def test_what_is_no_request_has_one_clean_answer(serving: Serving, shape: bytes) -> None:
+def test_invalid_request_gets_one_clean_response(serving: Serving, shape: bytes) -> None:
     lines = len(logged_lines(serving))
-    answers = answers_to(serving, shape + BEHIND)
+    answers = answers_to(serving, shape + NEXT_REQUEST)
 
     assert answers.count(b"HTTP/1.1 ") == 1, answers
     assert answers[9:12] in {b"400", b"414", b"431"}, answers
@@ -66,7 +66,7 @@ def test_what_is_no_request_has_one_clean_answer(serving: Serving, shape: bytes)
 
 
 @pytest.mark.parametrize(("head", "piece"), ENDLESS.values(), ids=ENDLESS)
-def test_what_has_no_end_is_ended(serving: Serving, head: bytes, piece: bytes) -> None:
+def test_endless_request_is_cut_off(serving: Serving, head: bytes, piece: bytes) -> None:
     lines = len(logged_lines(serving))
     with serving.raw() as client:
         client.sendall(head)
@@ -88,7 +88,7 @@ ENDLESS_BODIES = {
 
 @pytest.mark.parametrize(("framing", "piece"), ENDLESS_BODIES.values(), ids=list(ENDLESS_BODIES))
 @pytest.mark.parametrize("line", UNREAD)
-def test_endless_body_of_another_method_is_ended(
+def test_endless_unread_body_is_cut_off(
     serving: Serving, line: str, framing: bytes, piece: bytes
 ) -> None:
     with serving.raw() as client:
@@ -96,7 +96,7 @@ def test_endless_body_of_another_method_is_ended(
         sent = send_until_closed(client, piece, limit=1 << 30, pause=0)
         answer = everything_from(client)
 
-    assert sent < MORE_MEMORY, "it was read"
+    assert sent < MEMORY_GROWTH, "it was read"
     assert answer.count(b"HTTP/1.1 ") <= 1  # a reset can overtake the answer
     assert not answer or b"\r\nConnection: close\r\n" in answer
 
@@ -104,7 +104,7 @@ def test_endless_body_of_another_method_is_ended(
 @pytest.mark.parametrize("kind", ["application/json", "text/plain"])
 @pytest.mark.parametrize("path", ["/mutate", "/nowhere"])
 @pytest.mark.parametrize(("framing", "piece"), ENDLESS_BODIES.values(), ids=list(ENDLESS_BODIES))
-def test_endless_body_of_a_post_is_ended_at_the_limit(
+def test_endless_post_body_is_cut_off_at_the_limit(
     serving: Serving, path: str, kind: str, framing: bytes, piece: bytes
 ) -> None:
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: {kind}\r\n".encode()
@@ -113,37 +113,40 @@ def test_endless_body_of_a_post_is_ended_at_the_limit(
         sent = send_until_closed(client, piece, limit=1 << 30, pause=0)
         answer = everything_from(client)
 
-    assert sent < MORE_MEMORY
+    assert sent < MEMORY_GROWTH
     assert answer.count(b"HTTP/1.1 ") <= 1  # a reset can overtake the answer
     assert answer[9:12] in {b"", b"413"}
 
 
-REFUSED = {
+REJECTED = {
     **{line: (line.encode(), b"") for line in UNREAD},
     "POST /nowhere": (b"POST /nowhere", b"Content-Type: application/json\r\n"),
-    "no JSON": (b"POST /mutate", b"Content-Type: text/plain\r\n"),
-    "packed": (b"POST /mutate", b"Content-Type: application/json\r\nContent-Encoding: gzip\r\n"),
+    "not JSON": (b"POST /mutate", b"Content-Type: text/plain\r\n"),
+    "compressed": (
+        b"POST /mutate",
+        b"Content-Type: application/json\r\nContent-Encoding: gzip\r\n",
+    ),
 }
 LAST = b"POST /last HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"
 
 
 @pytest.mark.parametrize("late", [False, True], ids=["at once", "late"])
 @pytest.mark.parametrize("framing", ["length", "chunked"])
-@pytest.mark.parametrize(("line", "fields"), REFUSED.values(), ids=list(REFUSED))
-def test_body_of_a_refused_request_is_no_request(
+@pytest.mark.parametrize(("line", "fields"), REJECTED.values(), ids=list(REJECTED))
+def test_body_of_a_rejected_request_is_not_parsed_as_a_request(
     serving: Serving, line: bytes, fields: bytes, framing: str, late: bool
 ) -> None:
-    """The body reads like a review; behind it comes a request that is one, to be answered 404."""
+    """The body looks like a review. The request after it is a real one and gets 404."""
     head = line + b" HTTP/1.1\r\nHost: x\r\n" + fields
     if framing == "chunked":
-        head, body = head + CHUNKED, b"%x\r\n%s\r\n0\r\n\r\n" % (len(BEHIND), BEHIND)
+        head, body = head + CHUNKED, b"%x\r\n%s\r\n0\r\n\r\n" % (len(NEXT_REQUEST), NEXT_REQUEST)
     else:
-        head, body = head + b"Content-Length: %d\r\n" % len(BEHIND), BEHIND
+        head, body = head + b"Content-Length: %d\r\n" % len(NEXT_REQUEST), NEXT_REQUEST
     with serving.raw() as client:
         client.sendall(head + b"\r\n" + (b"" if late else body + LAST))
         if late:
             time.sleep(0.1)
-            with suppress(OSError):  # it may be closed by now
+            with suppress(OSError):  # the server may have closed it
                 client.sendall(body + LAST)
         answers = everything_from(client)
 
@@ -161,10 +164,10 @@ UPGRADES = {
 
 
 @pytest.mark.parametrize("upgrade", UPGRADES.values(), ids=list(UPGRADES))
-def test_no_other_protocol_is_begun(serving: Serving, upgrade: bytes) -> None:
-    """A parser that changes the protocol reads no body: so nothing of such a request is served."""
+def test_protocol_upgrade_is_rejected(serving: Serving, upgrade: bytes) -> None:
+    """A parser that switches protocols reads no body, so no part of the request is served."""
     head = HEAD + upgrade + b"Content-Length: %d\r\n\r\n" % len(REVIEW)
-    answers = answers_to(serving, head + REVIEW + BEHIND)
+    answers = answers_to(serving, head + REVIEW + NEXT_REQUEST)
 
     assert answers[9:12] == b"403"
     assert answers.count(b"HTTP/1.1 ") == answers.count(b"\r\nConnection: close\r\n") == 1
@@ -174,9 +177,7 @@ def test_no_other_protocol_is_begun(serving: Serving, upgrade: bytes) -> None:
 @pytest.mark.parametrize(
     "path", ["//mutate", "/mutate/", "/./mutate", "/x/../mutate", "/%2Fmutate", "/mutate%00", "/"]
 )
-def test_other_paths_are_not_found_and_lead_nowhere(
-    serving: Serving, method: str, path: str
-) -> None:
+def test_other_paths_get_404_without_a_redirect(serving: Serving, method: str, path: str) -> None:
     answer = serving.ask(method, path, REVIEW if method == "POST" else None, headers=JSON)
 
     assert answer.status == 404
@@ -185,7 +186,7 @@ def test_other_paths_are_not_found_and_lead_nowhere(
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_stands_behind_the_question_mark_is_nothing(serving: Serving, path: str) -> None:
+def test_query_string_is_ignored(serving: Serving, path: str) -> None:
     answer = serving.ask("POST", f"{path}?%1b=%0aforged&timeout=x", REVIEW, headers=JSON)
 
     assert answer.status == 200

@@ -1,4 +1,4 @@
-"""`holdfast serve` as it ships, among clients that send what no API server would."""
+"""`holdfast serve` with clients that send what no API server would send."""
 
 import base64
 import gzip
@@ -20,8 +20,8 @@ FORGED = (
     'x\r\n{"level": "error", "message": "forged"}\r\n2026-01-01 00:00:00,000 ERROR holdfast: forged'
     "\n\u2028\u2029\x85\u202e\x1b[2J\x00../../etc/passwd"
 )
-PROCESSOR_SECONDS = 2.0
-"""The most that one request may keep a processor at work, however large it is."""
+CPU_SECONDS = 2.0
+"""Maximum CPU time of one request, however large it is."""
 
 
 @pytest.fixture(scope="module", params=["json", "text"])
@@ -35,9 +35,9 @@ def serving(
 
 
 @pytest.fixture(autouse=True)
-def _unharmed(serving: Serving) -> Iterator[None]:
+def _healthy(serving: Serving) -> Iterator[None]:
     yield
-    serving.check_unharmed()
+    serving.check_healthy()
 
 
 def review(delay: str, **request: Any) -> bytes:
@@ -45,15 +45,15 @@ def review(delay: str, **request: Any) -> bytes:
 
 
 def padded(size: int) -> bytes:
-    """Make a review of so many bytes, which a long annotation of others makes it."""
+    """Make a review of this many bytes, with a long foreign annotation as padding."""
     pod = make_pod({"delay": "15", "other": ""})
     empty = json.dumps(make_review(pod)).encode()
     pod["metadata"]["annotations"]["other"] = "x" * (size - len(empty))
     return json.dumps(make_review(pod)).encode()
 
 
-def hint(answer: bytes) -> tuple[str, str]:
-    """Give the UID of an answer, and what its patch says that the pod is held by."""
+def uid_and_hold(answer: bytes) -> tuple[str, str]:
+    """Return the UID of a response, and the hold that its patch records."""
     response = json.loads(answer)["response"]
     operations = json.loads(base64.b64decode(response["patch"]))
     (held,) = (one["value"] for one in operations if one["path"].endswith("/holdfast.dev~1held"))
@@ -65,20 +65,22 @@ def hint(answer: bytes) -> tuple[str, str]:
 @pytest.mark.parametrize(
     ("more", "status"), [pytest.param(0, 200, id="7 MiB"), pytest.param(1, 413, id="one byte more")]
 )
-def test_largest_body(serving: Serving, path: str, chunked: bool, more: int, status: int) -> None:
+def test_body_size_limit(
+    serving: Serving, path: str, chunked: bool, more: int, status: int
+) -> None:
     body = padded(BODY_LIMIT + more)
     assert len(body) == (7 << 20) + more
     sent = in_chunks(body) if chunked else body
     try:
-        with serving.at_most(PROCESSOR_SECONDS):
+        with serving.cpu_time_within(CPU_SECONDS):
             answer = serving.ask("POST", path, sent, headers=JSON, encode_chunked=chunked)
     except OSError:
-        assert status == 413, "closed in the middle of a body that is small enough"
-        return  # a reset overtook the answer to what is too large
+        assert status == 413, "closed during a body within the limit"
+        return  # a reset overtook the response to the oversized body
     assert answer.status == status
 
 
-def test_log_lines_name_the_sender_of_a_review(serving: Serving) -> None:
+def test_log_lines_name_the_peer_of_a_review(serving: Serving) -> None:
     serving.ask("POST", "/mutate", review("soon", uid="forged-by-a-pod"), headers=JSON)
     serving.ask("POST", "/mutate", b"{", headers=JSON)
     lines = [line for line in serving.log_lines() if "peer=127.0.0.1" in line]
@@ -92,14 +94,14 @@ METHODS = ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE", "CONNECT
 
 @pytest.mark.parametrize("path", PATHS)
 @pytest.mark.parametrize("method", METHODS)
-def test_other_methods_are_refused(serving: Serving, path: str, method: str) -> None:
+def test_other_methods_are_rejected(serving: Serving, path: str, method: str) -> None:
     answer = serving.ask(method, path, review("15"), headers=JSON)
 
     assert answer.status in {400, 405}
     assert b"AdmissionReview" not in answer.body
 
 
-PACKED = gzip.compress(review("15"))
+COMPRESSED = gzip.compress(review("15"))
 BOMB = gzip.compress(b" " * (64 << 20))
 
 
@@ -108,17 +110,17 @@ BOMB = gzip.compress(b" " * (64 << 20))
 @pytest.mark.parametrize(
     ("coding", "body"),
     [
-        pytest.param("gzip", PACKED, id="gzip"),
-        pytest.param("gzip", BOMB, id="a bomb"),
-        pytest.param("gzip", b"x", id="no gzip"),
-        pytest.param("deflate, gzip", PACKED, id="two"),
-        pytest.param("zstd", b"", id="nothing"),
+        pytest.param("gzip", COMPRESSED, id="gzip"),
+        pytest.param("gzip", BOMB, id="decompression bomb"),
+        pytest.param("gzip", b"x", id="not gzip"),
+        pytest.param("deflate, gzip", COMPRESSED, id="two codings"),
+        pytest.param("zstd", b"", id="empty"),
     ],
 )
-def test_packed_bodies_are_refused_and_never_unpacked(
+def test_compressed_bodies_are_rejected_without_decompression(
     serving: Serving, path: str, coding: str, body: bytes
 ) -> None:
-    with serving.at_most(PROCESSOR_SECONDS):
+    with serving.cpu_time_within(CPU_SECONDS):
         answer = serving.ask("POST", path, body, headers=JSON | {"Content-Encoding": coding})
 
     assert answer.status == 415
@@ -137,13 +139,13 @@ def test_packed_bodies_are_refused_and_never_unpacked(
         pytest.param({"delay": "\u202e" * 2**18}, id="1 MiB of escapes"),
     ],
 )
-def test_strange_annotations_are_answered_shortly(
+def test_invalid_annotations_get_a_short_response(
     serving: Serving, path: str, annotations: dict[str, str]
 ) -> None:
     pod = make_pod(annotations, name=FORGED, namespace="../../kube-system")
     request = {"namespace": "../../kube-system", "name": FORGED, "uid": FORGED}
     body = json.dumps(make_review(pod, **request)).encode()
-    with serving.at_most(PROCESSOR_SECONDS):
+    with serving.cpu_time_within(CPU_SECONDS):
         answer = serving.ask("POST", path, body, headers=JSON)
     response = answer.json()["response"]
 
@@ -152,10 +154,10 @@ def test_strange_annotations_are_answered_shortly(
     assert len(answer.body) < 4_000
 
 
-def test_no_answer_has_anything_of_another_request(serving: Serving) -> None:
-    """Many clients at once, each on connections that it keeps, with good and bad requests mixed."""
+def test_responses_contain_no_data_of_other_requests(serving: Serving) -> None:
+    """Concurrent clients reuse their connections and mix valid and invalid requests."""
 
-    def converse(number: int) -> list[str]:
+    def run_client(number: int) -> list[str]:
         wrong: list[str] = []
         client = serving.client()
         try:
@@ -168,15 +170,15 @@ def test_no_answer_has_anything_of_another_request(serving: Serving) -> None:
                     answer = ask_over(client, "POST", "/mutate", body[:-2] + b"]", headers=JSON)
                     good = answer.status == 400
                 elif kind == 2:
-                    refused = review(mine, uid=mine)
-                    answer = ask_over(client, "POST", "/validate", refused, headers=JSON)
+                    rejected = review(mine, uid=mine)
+                    answer = ask_over(client, "POST", "/validate", rejected, headers=JSON)
                     good = mine in answer.json()["response"]["status"]["message"]
                 else:
                     sent = in_chunks(body) if kind == 3 else body
                     answer = ask_over(
                         client, "POST", "/mutate", sent, headers=JSON, encode_chunked=kind == 3
                     )
-                    uid, held = hint(answer.body)
+                    uid, held = uid_and_hold(answer.body)
                     good = uid == mine and _milliseconds(held) == seconds * 1_000
                 others = answer.body.replace(mine.encode(), b"")
                 if not good or b"mine-" in others:
@@ -186,7 +188,7 @@ def test_no_answer_has_anything_of_another_request(serving: Serving) -> None:
         return wrong
 
     with ThreadPoolExecutor(12) as pool:
-        assert [one for wrong in pool.map(converse, range(12)) for one in wrong] == []
+        assert [one for wrong in pool.map(run_client, range(12)) for one in wrong] == []
 
 
 def _milliseconds(held: str) -> int:

@@ -1,7 +1,7 @@
-"""The memory of `holdfast serve` as it ships, after whatever is largest and worst, and its CPU.
+"""Peak memory and CPU time of `holdfast serve` with the largest and most expensive requests.
 
-By the kernel's own account of each process's peak, so that it does not matter when one looks. The
-bound is what the manifests give them together; what they share counts twice.
+The kernel records each process's peak, so the time of sampling does not matter. The bound is the
+memory limit in the manifests, for both processes together; shared memory counts twice.
 """
 
 from collections.abc import Iterator
@@ -19,9 +19,9 @@ from tests.unit.test_costs import body_of
 
 MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "base" / "webhook.yaml"
 ROUNDS = 2
-"""So often all of it is sent: what is kept each time would show."""
-PROCESSOR_SECONDS = 1.0
-"""The most of a processor that one of them may take: it keeps others waiting."""
+"""Rounds of all requests, so that a leak in each round shows."""
+CPU_SECONDS = 1.0
+"""Maximum CPU time of one request, which blocks the others."""
 DEEP = b'{"a":' * (BODY_LIMIT // 5)
 LISTS = b"[" * BODY_LIMIT
 
@@ -33,7 +33,7 @@ def serving(tmp_path: Path, issued: list[KeyPair]) -> Iterator[Serving]:
 
 
 def allowed() -> int:
-    """Read the bytes that the manifests let an admission server have."""
+    """Return the memory limit of the webhook in the manifests, in bytes."""
     (deployment,) = [
         each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == "Deployment"
     ]
@@ -66,11 +66,11 @@ WORST = (
     *("finalizers of ours next to earlier ones", "refused, with short parts"),
     *("empty tolerations", "empty terms", "fields without requirements", "expressions", "values"),
 )
-"""Of the shapes, those that take most memory for their length, and the longest values."""
+"""The shapes that take the most memory for their length, and the longest values."""
 
 
 @pytest.mark.timeout(600)
-def test_memory_stays_within_what_the_manifests_give(serving: Serving) -> None:
+def test_memory_stays_within_the_limit_in_the_manifests(serving: Serving) -> None:
     parent, worker = psutil.Process(serving.command.pid), serving.worker
     seen = {"start": peak(worker) >> 20}
     """MiB, for the failure message."""
@@ -78,7 +78,7 @@ def test_memory_stays_within_what_the_manifests_give(serving: Serving) -> None:
     for turn in range(ROUNDS):
         for shape, body in bodies.items():
             for path in PATHS:
-                with serving.at_most(PROCESSOR_SECONDS):
+                with serving.cpu_time_within(CPU_SECONDS):
                     answer = serving.ask("POST", path, body, headers=JSON)
                 assert answer.status == 200
             seen[f"{turn} {shape}"] = peak(worker) >> 20
@@ -91,5 +91,5 @@ def test_memory_stays_within_what_the_manifests_give(serving: Serving) -> None:
                 assert (whole.status, parts.status) == (status, status)
         seen[f"{turn} deep"] = peak(worker) >> 20
 
-    serving.check_unharmed()
+    serving.check_healthy()
     assert peak(parent) + peak(worker) < allowed(), seen

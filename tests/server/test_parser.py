@@ -1,7 +1,6 @@
-"""The connection's reading of requests against gunicorn's parser, which is another strict one.
+"""Compare the connection's parsing of requests with gunicorn's parser, which is also strict.
 
-Each review that is read is the one that the other reads, however the bytes come; and all else ends
-in an error that is answered.
+Both parse the same reviews, however the bytes are split. All other input gets an error response.
 """
 
 import pytest
@@ -41,7 +40,7 @@ BODIES = [
     b"0\r\n\r\n",
     b"0" * 5_000 + b"2\r\n{}\r\n0\r\n\r\n",
 ]
-SIGNS = [
+SEPARATORS = [
     b"\r",
     b"\n",
     b"\r\n",
@@ -61,19 +60,19 @@ SIGNS = [
 
 @st.composite
 def requests(draw: st.DrawFn) -> bytes:
-    """Make a request that is nearly one, or one with a few bytes spoilt."""
+    """Make an almost valid request, or one with a few corrupted bytes."""
     fields = draw(st.lists(st.sampled_from(FIELDS), max_size=5))
     head = b"\r\n".join([draw(st.sampled_from(LINES)), *fields, b"", b""])
     whole = head + draw(st.sampled_from(BODIES)) + draw(st.sampled_from([b"", HIDDEN]))
     for _ in range(draw(st.integers(0, 3))):
         at = draw(st.integers(0, len(whole)))
-        gone = draw(st.integers(0, 2))
-        whole = whole[:at] + draw(st.sampled_from([b"", *SIGNS])) + whole[at + gone :]
+        removed = draw(st.integers(0, 2))
+        whole = whole[:at] + draw(st.sampled_from([b"", *SEPARATORS])) + whole[at + removed :]
     return whole
 
 
 USUAL = b"POST /mutate?timeout=3s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
-FULL = [b"X-%d:" % number for number in range(FIELDS_LIMIT - 3)]
+MAXIMUM_FIELDS = [b"X-%d:" % number for number in range(FIELDS_LIMIT - 3)]
 
 
 @settings(max_examples=1_000, deadline=None)
@@ -82,7 +81,7 @@ FULL = [b"X-%d:" % number for number in range(FIELDS_LIMIT - 3)]
 @example(USUAL, list(range(80)))
 @example(USUAL + HIDDEN, [])
 @example(request(b"Transfer-Encoding: chunked", body=b"0\r\n" + b"X: y\r\n" * 61 + b"\r\n"), [])
-def test_whatever_comes_is_read_as_another_parser_reads_it(whole: bytes, cuts: list[int]) -> None:
+def test_requests_are_parsed_as_gunicorn_parses_them(whole: bytes, cuts: list[int]) -> None:
     check(cut(whole, cuts))
 
 
@@ -92,18 +91,18 @@ def test_whatever_comes_is_read_as_another_parser_reads_it(whole: bytes, cuts: l
     st.lists(st.tuples(st.integers(0, 10_000), st.binary(max_size=3)), max_size=3),
     st.lists(st.integers(0, 300), max_size=3),
 )
-def test_whatever_is_spoilt_ends_in_an_error_that_is_answered(
-    shape: bytes, spoilt: list[tuple[int, bytes]], cuts: list[int]
+def test_corrupted_requests_agree_with_gunicorn_or_get_an_error(
+    shape: bytes, corruptions: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
     whole = shape
-    for place, new in spoilt:
+    for place, new in corruptions:
         at = place % (len(whole) + 1)
         whole = whole[:at] + new + whole[at + len(new) :]
     check(cut(whole, cuts))
 
 
-@pytest.mark.parametrize("fields", [[], FULL], ids=["few", "as many as may be"])
-def test_good_request_is_read(fields: list[bytes]) -> None:
+@pytest.mark.parametrize("fields", [[], MAXIMUM_FIELDS], ids=["few", "the maximum"])
+def test_valid_request_is_parsed(fields: list[bytes]) -> None:
     found = check([request(*fields, b"Content-Length: 2", b"Content-Type: a")])
     assert found.statuses == [200]
     assert not found.closed
@@ -112,7 +111,7 @@ def test_good_request_is_read(fields: list[bytes]) -> None:
 
 @pytest.mark.parametrize("shape", (SHAPES | OURS).values(), ids=SHAPES | OURS)
 @pytest.mark.parametrize("step", [1, 7, 10_000])
-def test_ambiguous_request_is_rejected_wherever_it_is_cut(shape: bytes, step: int) -> None:
+def test_ambiguous_request_is_rejected_however_it_is_split(shape: bytes, step: int) -> None:
     whole = shape + HIDDEN
     found = check([whole[at : at + step] for at in range(0, len(whole), step)])
     assert found.requests == []
@@ -120,7 +119,7 @@ def test_ambiguous_request_is_rejected_wherever_it_is_cut(shape: bytes, step: in
 
 
 @pytest.mark.parametrize(("head", "piece"), ENDLESS.values(), ids=ENDLESS)
-def test_what_has_no_end_is_rejected_or_nothing_of_it_is_kept(head: bytes, piece: bytes) -> None:
+def test_endless_request_is_rejected_or_not_buffered(head: bytes, piece: bytes) -> None:
     worker = Worker()
     worker.feed(head)
     for sent in range(0, 10 * UNPRODUCTIVE_LIMIT, len(piece)):
@@ -131,14 +130,14 @@ def test_what_has_no_end_is_rejected_or_nothing_of_it_is_kept(head: bytes, piece
     assert len(worker.connection._body) < 100
 
 
-def test_longest_length_that_is_read() -> None:
+def test_content_length_digits_are_limited() -> None:
     digits = b"2".zfill(LENGTH_DIGITS)
     assert read([request(b"Content-Length: " + digits)]).requests[0].body == b"{}"
     assert read([request(b"Content-Length: 0" + digits)]).error == 400
 
 
 def test_oldest_of_too_many_large_bodies_is_rejected() -> None:
-    """Those that stall are: a client that sends without a pause is done."""
+    """The oldest body has stalled: a client that sends without a pause has finished by then."""
     first = Worker()
     workers = [first, *(Worker() for _ in range(9))]
     for worker in workers:

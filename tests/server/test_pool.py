@@ -1,7 +1,7 @@
 from tests.server.conftest import Serve
 
 
-def test_review_past_the_deadline_is_given_up(serve: Serve) -> None:
+def test_review_past_the_deadline_gets_429(serve: Serve) -> None:
     server = serve(handler={"deadline": 0.3})
     answer = server.review(block=True, sleep=1)
     assert answer.status == 429

@@ -1,4 +1,4 @@
-"""Requests as API servers send them: cut anywhere, and pipelined."""
+"""Requests as API servers send them: split anywhere, and pipelined."""
 
 import time
 from contextlib import suppress
@@ -11,15 +11,15 @@ from tests.server.shapes import HIDDEN, request
 
 REQUEST = request(b"Content-Length: 9", body=b'{"a":[1]}')
 LAST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
-"""Behind which the connection ends, so that all answers can be read."""
+"""Closes the connection, so that all responses can be read."""
 
 
 def statuses(answers: bytes) -> list[bytes]:
     return [one[:3] for one in answers.split(b"HTTP/1.1 ")[1:]]
 
 
-@pytest.mark.parametrize("pause", [0.0, 0.02], ids=["at once", "one by one"])
-def test_request_is_answered_once_wherever_it_is_cut(serve: Serve, pause: float) -> None:
+@pytest.mark.parametrize("pause", [0.0, 0.02], ids=["without a pause", "with a pause"])
+def test_request_is_answered_once_however_it_is_split(serve: Serve, pause: float) -> None:
     server = serve(request_deadline=20.0)
     with server.raw() as client:
         for at in range(1, len(REQUEST), 1 if pause == 0.0 else 9):
@@ -31,7 +31,7 @@ def test_request_is_answered_once_wherever_it_is_cut(serve: Serve, pause: float)
 
 
 @pytest.mark.parametrize("cut", [0, 5, len(HIDDEN) - 1, len(HIDDEN), len(HIDDEN) + 5])
-def test_what_lies_behind_a_request_is_answered_too(serve: Serve, cut: int) -> None:
+def test_pipelined_requests_are_answered(serve: Serve, cut: int) -> None:
     server = serve()
     sent = HIDDEN + HIDDEN + LAST
     with server.raw() as client:
@@ -44,7 +44,7 @@ def test_what_lies_behind_a_request_is_answered_too(serve: Serve, cut: int) -> N
     assert answers.count(b"Connection: close") == 1
 
 
-def test_draining_server_closes_with_the_response(serve: Serve) -> None:
+def test_draining_server_closes_the_connection_after_the_response(serve: Serve) -> None:
     server = serve(drain=5.0)
     with server.raw() as client:
         client.sendall(REQUEST[:-1])
@@ -63,7 +63,7 @@ def blocking(seconds: float) -> bytes:
     return request(b"Content-Length: %d" % len(body), body=body)
 
 
-def test_what_comes_while_a_response_is_pending_is_answered_after_it(serve: Serve) -> None:
+def test_requests_sent_during_a_pending_response_are_answered_after_it(serve: Serve) -> None:
     server = serve()
     with server.raw() as client:
         client.sendall(blocking(0.5))
@@ -77,7 +77,7 @@ def test_what_comes_while_a_response_is_pending_is_answered_after_it(serve: Serv
     assert answers.index(b"holdfast-review") < answers.index(b"MainThread")
 
 
-def test_little_is_read_while_a_response_is_pending(serve: Serve) -> None:
+def test_little_is_read_during_a_pending_response(serve: Serve) -> None:
     server = serve(handler={"deadline": 2.5})
     before = server.worker.memory_info().rss
     with server.raw() as client:
@@ -92,7 +92,7 @@ def test_little_is_read_while_a_response_is_pending(serve: Serve) -> None:
         assert server.worker.memory_info().rss - before < 10 << 20
 
 
-def test_client_that_leaves_while_it_waits_leaves_nothing_behind(serve: Serve) -> None:
+def test_client_that_disconnects_while_waiting_is_cleaned_up(serve: Serve) -> None:
     server = serve()
     client = server.raw()
     client.sendall(blocking(0.5))

@@ -15,7 +15,7 @@ from tests.server.shapes import CHUNKED, HIDDEN, request
         pytest.param(CHUNKED, b"1\r\n \r\n" * 101 + b"0\r\n\r\n", id="small chunks"),
     ],
 )
-def test_nothing_behind_a_body_that_is_too_large_is_served(
+def test_request_after_an_oversized_body_is_not_served(
     serve: Serve, framing: bytes, body: bytes
 ) -> None:
     server = serve(handler={"body_limit": 100})

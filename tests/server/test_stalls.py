@@ -12,14 +12,14 @@ HALF_A_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 
 
 def stall(server: Server, stack: ExitStack, number: int) -> list[socket.socket]:
-    """Open connections that never finish their handshake; every other one has begun it."""
+    """Open connections that never finish their handshake; every other one has started it."""
     clients = [stack.enter_context(server.tcp()) for _ in range(number)]
     for client in clients[::2]:
         client.sendall(HALF_A_HELLO)
     return clients
 
 
-def test_stalled_handshakes_are_closed_and_others_served_meanwhile(serve: Serve) -> None:
+def test_stalled_handshakes_are_closed_without_blocking_others(serve: Serve) -> None:
     server = serve()
     with ExitStack() as stack:
         clients = stall(server, stack, 100)
@@ -28,7 +28,7 @@ def test_stalled_handshakes_are_closed_and_others_served_meanwhile(serve: Serve)
         assert [everything_from(client) for client in clients] == [b""] * 100
 
 
-def test_stalled_handshakes_cost_little_memory(serve: Serve) -> None:
+def test_stalled_handshakes_use_little_memory(serve: Serve) -> None:
     server = serve(handshake_timeout=30.0)
     assert server.get("/healthz").status == 200
     before = server.worker.memory_info().rss
@@ -59,14 +59,14 @@ def test_stalled_request_is_closed_and_not_served(serve: Serve, beginning: bytes
     assert server.get("/count").body == b"0"
 
 
-def test_part_of_a_second_request_read_ahead_is_closed_too(serve: Serve) -> None:
+def test_stalled_second_request_is_closed(serve: Serve) -> None:
     server = serve()
     with server.raw() as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\nGET /heal")
         assert everything_from(client).count(b"HTTP/1.1 200 OK") == 1
 
 
-def test_requests_sent_ahead_keep_no_other_waiting(serve: Serve) -> None:
+def test_pipelined_requests_do_not_starve_other_clients(serve: Serve) -> None:
     server = serve()
     body = json.dumps({"sleep": 0.2}).encode()
     request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
@@ -89,13 +89,13 @@ def test_slow_request_is_closed_at_the_deadline_and_not_served(serve: Serve, fie
     assert server.get("/count").body == b"0"
 
 
-def test_connection_that_never_asks_is_closed(serve: Serve) -> None:
+def test_connection_without_a_request_is_closed(serve: Serve) -> None:
     server = serve(keepalive=1.0)
     with server.raw() as client:
         assert everything_from(client) == b""
 
 
-def test_idle_connection_is_kept_and_then_closed(serve: Serve) -> None:
+def test_idle_connection_is_closed_after_keepalive(serve: Serve) -> None:
     server = serve(keepalive=1.5)
     client = server.client()
     try:
@@ -109,7 +109,7 @@ def test_idle_connection_is_kept_and_then_closed(serve: Serve) -> None:
         client.close()
 
 
-def test_clients_at_the_cap_lock_no_client_out(serve: Serve) -> None:
+def test_stalled_clients_at_the_cap_do_not_lock_others_out(serve: Serve) -> None:
     server = serve(max_connections=20, handshake_timeout=30.0)
     early = server.client()
     try:
@@ -120,7 +120,7 @@ def test_clients_at_the_cap_lock_no_client_out(serve: Serve) -> None:
             assert [server.review().status for _ in range(10)] == [200] * 10
             assert ask(early, "GET", "/healthz").status == 200
             assert server.open_connections() <= 20
-            assert everything_from(clients[0]) == b"", "the oldest makes room"
+            assert everything_from(clients[0]) == b"", "the oldest is closed"
             clients[-1].settimeout(0.2)
             with pytest.raises(TimeoutError):
                 clients[-1].recv(1)
@@ -129,7 +129,7 @@ def test_clients_at_the_cap_lock_no_client_out(serve: Serve) -> None:
     wait_until("it is logged", lambda: "20 connections are open, the most allowed" in server.log)
 
 
-def test_cap_full_of_served_clients_makes_room_for_new_ones(serve: Serve) -> None:
+def test_longest_idle_client_is_closed_at_the_cap(serve: Serve) -> None:
     """The client that was idle longest is dropped, even if it has been served before."""
     server = serve(max_connections=3)
     clients = [server.client() for _ in range(3)]
@@ -149,8 +149,10 @@ def test_cap_full_of_served_clients_makes_room_for_new_ones(serve: Serve) -> Non
 
 
 @pytest.mark.parametrize(("path", "count"), [(b"/big", 20), (b"/huge", 1)], ids=["many", "one"])
-def test_client_that_reads_no_responses_is_closed(serve: Serve, path: bytes, count: int) -> None:
-    """The server has written it all; most of it is still in the server's memory."""
+def test_client_that_does_not_read_responses_is_closed(
+    serve: Serve, path: bytes, count: int
+) -> None:
+    """The server has written everything, but most of it is still in its buffers."""
     server = serve(answer_deadline=1.0)
     raw = server.raw()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -160,7 +162,7 @@ def test_client_that_reads_no_responses_is_closed(serve: Serve, path: bytes, cou
         wait_until("it is closed", lambda: server.open_connections() == 0)
 
 
-def test_client_that_goes_on_asking_and_takes_nothing_is_closed(serve: Serve) -> None:
+def test_client_that_keeps_sending_without_reading_is_closed(serve: Serve) -> None:
     server = serve(answer_deadline=1.0)
     raw = server.raw()
     raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -172,8 +174,8 @@ def test_client_that_goes_on_asking_and_takes_nothing_is_closed(serve: Serve) ->
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
 
 
-def test_several_that_come_at_once_find_room_at_the_cap(serve: Serve) -> None:
-    """As an API server does that has much to ask: none of them takes another one's place."""
+def test_concurrent_new_connections_are_served_at_the_cap(serve: Serve) -> None:
+    """A busy API server opens several at once, and none of them may displace another."""
     server = serve(max_connections=20)
     old = [server.client() for _ in range(20)]
     with ExitStack() as stack:
@@ -181,13 +183,13 @@ def test_several_that_come_at_once_find_room_at_the_cap(serve: Serve) -> None:
             stack.callback(served.close)
             assert ask(served, "GET", "/healthz").status == 200
         new = [stack.enter_context(server.tcp()) for _ in range(5)]
-        met = [stack.enter_context(server.tls.wrap_socket(each)) for each in new]
-        for client in met:
+        connected = [stack.enter_context(server.tls.wrap_socket(each)) for each in new]
+        for client in connected:
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-        assert [everything_from(client)[:12] for client in met] == [b"HTTP/1.1 200"] * 5
+        assert [everything_from(client)[:12] for client in connected] == [b"HTTP/1.1 200"] * 5
 
 
-def test_clients_that_never_end_a_second_request_make_room(serve: Serve) -> None:
+def test_clients_with_a_partial_second_request_are_closed_at_the_cap(serve: Serve) -> None:
     server = serve(max_connections=3)
     with ExitStack() as stack:
         clients = [stack.enter_context(server.raw()) for _ in range(3)]

@@ -24,7 +24,7 @@ def free_port() -> int:
     return port
 
 
-def test_unreadable_certificate_ends_the_server_before_it_listens(
+def test_invalid_certificate_stops_the_server_before_it_listens(
     start: Serve, pair: Pair, free_port: int
 ) -> None:
     pair.certfile.write_text("not a certificate", encoding="utf-8")
@@ -36,7 +36,7 @@ def test_unreadable_certificate_ends_the_server_before_it_listens(
         socket.create_connection(("127.0.0.1", free_port))
 
 
-def test_key_of_another_certificate_ends_the_server(
+def test_key_of_another_certificate_stops_the_server(
     start: Serve, pair: Pair, other_pair: Pair
 ) -> None:
     server = start(pair=Pair(pair.certfile, other_pair.keyfile))
@@ -45,24 +45,24 @@ def test_key_of_another_certificate_ends_the_server(
     assert "the key is another certificate's" in line
 
 
-def test_certificate_lost_after_the_fork_never_means_plaintext(
+def test_certificate_lost_after_the_fork_never_causes_plaintext(
     start: Serve, free_port: int
 ) -> None:
     server = start(port=free_port, fault="certificate")
-    heard = b""
+    received = b""
     while server.process.poll() is None:
         try:
             with socket.create_connection(("127.0.0.1", free_port), timeout=PATIENCE) as client:
                 client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-                heard += everything_from(client)
+                received += everything_from(client)
         except ConnectionError:
             time.sleep(0.02)
-    assert (exit_status(server), heard) == (3, b"")
+    assert (exit_status(server), received) == (3, b"")
     assert "cannot start: cannot use the certificate" in server.log
     assert not server.ready_file.exists()
 
 
-def test_plaintext_on_the_port_gets_no_http(serve: Serve) -> None:
+def test_plaintext_request_gets_no_http_response(serve: Serve) -> None:
     server = serve()
     with server.tcp() as client:
         client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
@@ -72,11 +72,11 @@ def test_plaintext_on_the_port_gets_no_http(serve: Serve) -> None:
 @pytest.mark.parametrize(
     ("fault", "text"),
     [
-        pytest.param("startup", "no luck at start-up; try another day", id="lifespan"),
-        pytest.param("factory", "the factory is closed; open it", id="factory"),
+        pytest.param("startup", "startup failed on purpose; remove the fault", id="lifespan"),
+        pytest.param("factory", "the factory failed on purpose; remove the fault", id="factory"),
     ],
 )
-def test_failing_start_ends_the_server(start: Serve, fault: str, text: str) -> None:
+def test_failed_startup_stops_the_server(start: Serve, fault: str, text: str) -> None:
     server = start(fault=fault)
     assert exit_status(server) == 3
     assert sum(text in line for line in server.log.splitlines()) == 1, server.log
@@ -84,7 +84,7 @@ def test_failing_start_ends_the_server(start: Serve, fault: str, text: str) -> N
     assert not server.ready_file.exists()
 
 
-def test_taken_port_is_one_line(start: Serve) -> None:
+def test_port_in_use_is_reported_on_one_line(start: Serve) -> None:
     with socket.create_server(("127.0.0.1", 0)) as holder:
         port = holder.getsockname()[1]
         server = start(port=port)
@@ -95,12 +95,12 @@ def test_taken_port_is_one_line(start: Serve) -> None:
     )
 
 
-def test_strange_address_names_the_option() -> None:
+def test_unavailable_address_error_names_the_option() -> None:
     with pytest.raises(StartError, match=r"no such address; choose another with --host"):
         gunicorn_app.listen("198.51.100.1", 0)
 
 
-def test_works_where_nothing_can_be_written(serve: Serve) -> None:
+def test_server_works_in_a_read_only_directory(serve: Serve) -> None:
     server = serve(cwd=Path("/proc"))
     assert server.get("/healthz").status == 200
     written = {
@@ -111,7 +111,7 @@ def test_works_where_nothing_can_be_written(serve: Serve) -> None:
     assert {path for path in written if not path.startswith("/dev/shm/")} <= {str(server.log_file)}
 
 
-def test_ends_with_its_parents_pipe(serve: Serve) -> None:
+def test_server_exits_when_stdin_closes(serve: Serve) -> None:
     server = serve(exit_with_stdin=True)
     assert server.process.stdin is not None
     server.process.stdin.close()
@@ -119,7 +119,7 @@ def test_ends_with_its_parents_pipe(serve: Serve) -> None:
     assert server.stopped_file.exists()
 
 
-def test_worker_ends_when_its_master_is_killed(serve: Serve) -> None:
+def test_worker_exits_when_its_master_is_killed(serve: Serve) -> None:
     server = serve()
     worker = server.worker
     server.process.send_signal(signal.SIGKILL)
@@ -129,13 +129,15 @@ def test_worker_ends_when_its_master_is_killed(serve: Serve) -> None:
 
 def test_gunicorn_gets_safe_settings(pair: Pair) -> None:
     settings = ServerSettings(certfile=pair.certfile, keyfile=pair.keyfile)
-    told = gunicorn_app._gunicorn_settings(settings, 3)
-    assert told["control_socket_disable"] is True
-    assert told["accesslog"] is None
-    assert told["graceful_timeout"] >= settings.drain + 4, "or SIGKILL overtakes the shutdown"
+    gunicorn_settings = gunicorn_app._gunicorn_settings(settings, 3)
+    assert gunicorn_settings["control_socket_disable"] is True
+    assert gunicorn_settings["accesslog"] is None
+    assert gunicorn_settings["graceful_timeout"] >= settings.drain + 4, (
+        "or SIGKILL overtakes the shutdown"
+    )
 
 
-def test_keepalive_outlasts_go() -> None:
+def test_keepalive_exceeds_the_idle_timeout_of_go() -> None:
     assert KEEPALIVE == 95
     settings = ServerSettings(certfile=Path("a"), keyfile=Path("b"))
     assert settings.keepalive == KEEPALIVE

@@ -1,4 +1,4 @@
-"""`holdfast serve` as it ships, looking up VMs: many at once, and more than it has room for."""
+"""`holdfast serve` with concurrent VM lookups, up to and beyond its capacity."""
 
 import base64
 import http.client
@@ -31,9 +31,9 @@ kind: HoldfastConfiguration
 """
 VMS, CLIENTS, TURNS = 59, 12, 40
 LARGE, LARGE_ANNOTATIONS, LARGE_VALUE = BODIES_AT_ONCE, 4_900, "x" * 1_000
-"""Reviews of two thirds of the limit, and the annotations in each: as many as are accepted."""
-PROCESSOR_SECONDS = 0.02
-"""The most that a review with two lookups may take of a processor, other things included."""
+"""The maximum number of reviews of two thirds of the limit, and the annotations in each."""
+CPU_SECONDS = 0.02
+"""Maximum CPU time of a review with two lookups, overhead included."""
 
 
 def node_of(number: int) -> str:
@@ -83,16 +83,16 @@ def launcher_review(
 
 
 def content_of(answer: Answer) -> tuple[Any, str]:
-    """Give the response, and its patch as text."""
+    """Return the response, and its patch as text."""
     assert answer.status == 200, answer
     response = answer.json()["response"]
     return response, base64.b64decode(response.get("patch", "")).decode()
 
 
-def test_each_answer_has_its_own_vms_node(serving: Serving, api: ApiServer) -> None:
-    """Many clients at once, on connections that they keep; lookups overtake each other."""
+def test_each_response_has_the_node_of_its_own_vm(serving: Serving, api: ApiServer) -> None:
+    """Concurrent clients reuse their connections, and lookups finish out of order."""
 
-    def converse(client_number: int) -> list[str]:
+    def run_client(client_number: int) -> list[str]:
         wrong: list[str] = []
         client = serving.client()
         try:
@@ -106,16 +106,19 @@ def test_each_answer_has_its_own_vms_node(serving: Serving, api: ApiServer) -> N
             client.close()
         return wrong
 
-    with serving.at_most(CLIENTS * TURNS * PROCESSOR_SECONDS), ThreadPoolExecutor(CLIENTS) as pool:
-        found = [one for wrong in pool.map(converse, range(CLIENTS)) for one in wrong]
+    with (
+        serving.cpu_time_within(CLIENTS * TURNS * CPU_SECONDS),
+        ThreadPoolExecutor(CLIENTS) as pool,
+    ):
+        found = [one for wrong in pool.map(run_client, range(CLIENTS)) for one in wrong]
     assert found == []
-    assert len(api.asked) > CLIENTS * TURNS
-    serving.check_unharmed()
+    assert len(api.requested_paths) > CLIENTS * TURNS
+    serving.check_healthy()
 
 
 def problem_of(client: http.client.HTTPSConnection, number: int, uid: str, kind: int) -> str:
-    """Ask once, and say what is wrong with the answer."""
-    if kind == 1:  # answered in the event loop, between those that wait
+    """Send one review, and return what is wrong with the response, if anything."""
+    if kind == 1:  # answered in the event loop, between reviews that wait
         body = json.dumps(make_review(make_pod({"delay": f"{number + 1}"}), uid=uid)).encode()
         expected, allowed = [f"delay={number + 1}s"], True
     elif kind == 2:  # a recreated VM: the response may reveal nothing about it
@@ -138,7 +141,7 @@ def problem_of(client: http.client.HTTPSConnection, number: int, uid: str, kind:
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate"])
-def test_metrics_count_the_same_whether_or_not_there_is_a_vmi(serving: Serving, path: str) -> None:
+def test_metrics_do_not_reveal_whether_a_vmi_exists(serving: Serving, path: str) -> None:
     """Otherwise metrics would reveal a VMI to a client that does not know its UID."""
 
     def counted(number: int) -> Mapping[str, float]:
@@ -148,17 +151,17 @@ def test_metrics_count_the_same_whether_or_not_there_is_a_vmi(serving: Serving, 
         assert not response["allowed"]
         return scrapes.changes(before, serving.ask("GET", "/metrics").body.decode())
 
-    counted(0)  # the first review also finds KubeVirt's account, for a minute
-    there, absent = counted(0), counted(VMS)
+    counted(0)  # the first review also caches KubeVirt's account for a minute
+    present, absent = counted(0), counted(VMS)
 
-    assert "holdfast_lookup_duration_seconds_count" in str(there)
-    assert there == absent
+    assert "holdfast_lookup_duration_seconds_count" in str(present)
+    assert present == absent
 
 
-def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(
+def test_excess_vm_pod_reviews_are_rejected_with_the_reason(
     serving: Serving, api: ApiServer
 ) -> None:
-    """While lookups do not end, no VM's pod is let through, and no other pod waits."""
+    """While lookups hang, no VM pod is admitted, and no other pod waits."""
     many = 2 * POOL_SIZE + 8
     api.may_end.clear()
     with ExitStack() as stack:
@@ -167,7 +170,7 @@ def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(
             stack.callback(client.close)
             client.connect()
         pool = stack.enter_context(ThreadPoolExecutor(many))
-        asked = [
+        pending = [
             pool.submit(
                 ask_over,
                 client,
@@ -180,7 +183,7 @@ def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(
         ]
         held = json.dumps(make_review(make_pod({"delay": "15"}))).encode()
         assert content_of(serving.ask("POST", "/mutate", held, headers=JSON))[0]["allowed"]
-        answers = [one.result() for one in asked]
+        answers = [one.result() for one in pending]
 
     messages = []
     for number, answer in enumerate(answers):
@@ -197,36 +200,39 @@ def test_too_many_reviews_of_vms_pods_are_refused_with_the_reason(
     assert f"holdfast_reviews_turned_away_total {float(messages.count(full))}" in metrics
 
     api.may_end.set()
-    wait_until("VMs' pods are served again", lambda: is_served(serving))
-    serving.check_unharmed(errors=True)
+    wait_until("VM pods are served again", lambda: is_served(serving))
+    serving.check_healthy(errors=True)
 
 
 @pytest.mark.timeout(300)
-def test_large_reviews_that_wait_stay_within_memory(serving: Serving, api: ApiServer) -> None:
-    """While lookups do not end, one of the largest waits; the others are refused and forgotten."""
+def test_large_waiting_reviews_stay_within_the_memory_limit(
+    serving: Serving, api: ApiServer
+) -> None:
+    """While lookups hang, one large review waits; the others are rejected and freed."""
     api.may_end.clear()
     large = {f"k{number:x}": LARGE_VALUE for number in range(LARGE_ANNOTATIONS)}
     bodies = [launcher_review(number, f"r-{number}", annotations=large) for number in range(LARGE)]
-    assert BODY_LIMIT // 2 < len(bodies[0]) <= BODY_LIMIT, "two of them have no room together"
+    assert BODY_LIMIT // 2 < len(bodies[0]) <= BODY_LIMIT, "two of them must not fit together"
     with ExitStack() as stack:
         clients = [serving.client() for _ in bodies]
         for client in clients:
             stack.callback(client.close)
         pool = stack.enter_context(ThreadPoolExecutor(LARGE))
-        asked = [
+        pending = [
             pool.submit(ask_over, client, "POST", "/mutate", body, headers=JSON)
             for client, body in zip(clients, bodies, strict=True)
         ]
-        answers = [one.result() for one in asked]
+        answers = [one.result() for one in pending]
 
-    told = [json.loads(one.body)["response"]["status"]["message"] for one in answers]
+    messages = [json.loads(one.body)["response"]["status"]["message"] for one in answers]
     assert (
-        len([one for one in told if one.startswith("too many reviews are waiting")]) >= LARGE // 2
+        len([one for one in messages if one.startswith("too many reviews are waiting")])
+        >= LARGE // 2
     )
     assert peak(psutil.Process(serving.command.pid)) + peak(serving.worker) < allowed()
     api.may_end.set()
-    wait_until("VMs' pods are served again", lambda: is_served(serving))
-    serving.check_unharmed(errors=True)
+    wait_until("VM pods are served again", lambda: is_served(serving))
+    serving.check_healthy(errors=True)
 
 
 def is_served(serving: Serving) -> bool:

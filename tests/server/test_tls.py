@@ -32,18 +32,18 @@ def der(pair: KeyPair) -> bytes:
     return ssl.PEM_cert_to_DER_cert(pair.certificate.decode())
 
 
-def test_http2_is_never_chosen(serve: Serve) -> None:
+def test_http2_is_never_negotiated(serve: Serve) -> None:
     server = serve()
     server.tls.set_alpn_protocols(["h2", "http/1.1"])
     with server.raw() as client:
         assert client.selected_alpn_protocol() == "http/1.1"
 
 
-def test_tls_is_at_least_1_2() -> None:
+def test_minimum_tls_version_is_1_2() -> None:
     assert new_context().minimum_version == ssl.TLSVersion.TLSv1_2
 
 
-def test_encrypted_key_is_refused_without_a_question(pair: Pair) -> None:
+def test_encrypted_key_is_rejected_without_a_prompt(pair: Pair) -> None:
     context = new_context()
     pair.keyfile.write_text(
         "-----BEGIN ENCRYPTED PRIVATE KEY-----\nAAAA\n-----END ENCRYPTED PRIVATE KEY-----\n",
@@ -53,7 +53,7 @@ def test_encrypted_key_is_refused_without_a_question(pair: Pair) -> None:
         load_pair(context, pair.certfile, pair.keyfile)
 
 
-def test_missing_ca_of_the_clients_is_named(tmp_path: Path) -> None:
+def test_missing_client_ca_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StartError) as caught:
         new_context(tmp_path / "ca.crt")
 
@@ -63,7 +63,7 @@ def test_missing_ca_of_the_clients_is_named(tmp_path: Path) -> None:
     )
 
 
-# --- following the files -----------------------------------------------------------------------
+# --- reloading the files -----------------------------------------------------------------------
 
 
 def put(pair: Pair, content: KeyPair) -> None:
@@ -72,7 +72,7 @@ def put(pair: Pair, content: KeyPair) -> None:
 
 
 def rsa_pair(name: str) -> KeyPair:
-    """Make a certificate with a key of another kind than ours, signed by itself."""
+    """Make a self-signed certificate with an RSA key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     now = datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
@@ -82,10 +82,10 @@ def rsa_pair(name: str) -> KeyPair:
     return KeyPair(signed.public_bytes(Encoding.PEM), encoded)
 
 
-def test_pair_with_a_key_of_another_kind_takes_the_place_of_the_last(
+def test_pair_with_another_key_type_replaces_the_last(
     serve: Serve, issued: list[KeyPair], pair: Pair
 ) -> None:
-    """As cert-manager makes them where nothing is said: a context would keep both."""
+    """cert-manager issues RSA keys by default. A reused SSL context would keep both pairs."""
     server = serve()
     assert served(server) == der(issued[0])
     for content in (rsa_pair("an RSA key"), issued[1]):
@@ -93,7 +93,7 @@ def test_pair_with_a_key_of_another_kind_takes_the_place_of_the_last(
         wait_until("it is served", partial(serves, server, content))
 
 
-def test_changed_files_are_served_soon_and_spoilt_ones_are_not(
+def test_changed_pair_is_reloaded_and_mismatched_pair_is_ignored(
     serve: Serve, issued: list[KeyPair], pair: Pair
 ) -> None:
     server = serve()
@@ -102,7 +102,7 @@ def test_changed_files_are_served_soon_and_spoilt_ones_are_not(
     assert ask(old, "GET", "/healthz").body == b"ok"
     put(pair, issued[1])
     wait_until("the new pair is served", lambda: served(server) == der(issued[1]))
-    assert ask(old, "GET", "/healthz").body == b"ok", "open connections keep theirs"
+    assert ask(old, "GET", "/healthz").body == b"ok", "open connections keep the old pair"
     old.close()
     pair.certfile.write_bytes(issued[0].certificate)
     wait_until(
@@ -114,7 +114,7 @@ def test_changed_files_are_served_soon_and_spoilt_ones_are_not(
     wait_until("the whole pair is served", lambda: served(server) == der(issued[0]))
 
 
-def test_server_that_awaits_its_certificate_serves_tls_before_there_is_one(
+def test_placeholder_is_served_until_the_certificate_exists(
     serve: Serve, issued: list[KeyPair], pair: Pair
 ) -> None:
     pair.certfile.unlink()
@@ -127,7 +127,7 @@ def test_server_that_awaits_its_certificate_serves_tls_before_there_is_one(
     wait_until("the certificate is served", lambda: served(server) == der(issued[0]))
 
 
-def test_only_clients_of_the_ca_are_served(
+def test_only_clients_with_a_certificate_of_the_ca_are_served(
     serve: Serve, issued: list[KeyPair], pair: Pair, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
@@ -155,7 +155,7 @@ def test_only_clients_of_the_ca_are_served(
         pytest.param(["other", "kube-apiserve"], False, id="other names"),
     ],
 )
-def test_only_clients_of_these_names_are_served(
+def test_only_clients_with_an_allowed_name_are_served(
     serve: Serve, pair: Pair, tmp_path: Path, allowed: list[str], served: bool
 ) -> None:
     now = datetime.now(UTC)
@@ -179,7 +179,7 @@ def test_only_clients_of_these_names_are_served(
             server.get("/healthz")
 
 
-def test_clients_ca_is_that_of_the_start_whatever_becomes_of_its_file(
+def test_client_ca_is_read_only_at_startup(
     serve: Serve, issued: list[KeyPair], pair: Pair, tmp_path: Path
 ) -> None:
     now = datetime.now(UTC)
@@ -198,26 +198,26 @@ def test_clients_ca_is_that_of_the_start_whatever_becomes_of_its_file(
 def test_expiry_and_failures_are_reported(pair: Pair, issued: list[KeyPair]) -> None:
     expiries: list[float] = []
     failures: list[bool] = []
-    live = CertWatcher(
+    watcher = CertWatcher(
         pair.certfile,
         pair.keyfile,
         on_loaded=expiries.append,
         on_failure=lambda: failures.append(True),
     )
-    live.start(await_certificate=False)
-    live.check()
+    watcher.start(await_certificate=False)
+    watcher.check()
     assert expiries == [authority.not_after(issued[0].certificate).timestamp()]
     put(pair, issued[1])
-    live.check()
+    watcher.check()
     assert len(expiries) == 2
     pair.certfile.unlink()
-    live.check()
-    live.check()
+    watcher.check()
+    watcher.check()
     assert (len(expiries), len(failures)) == (2, 1)
 
 
-class Fleeting(PosixPath):
-    """A file that is deleted right after it was read, `losses` times."""
+class VanishingFile(PosixPath):
+    """A file that is deleted right after it is read, `losses` times."""
 
     losses = 0
 
@@ -229,15 +229,15 @@ class Fleeting(PosixPath):
         return found
 
 
-class Followed:
-    """A certificate whose key file may fail for a moment, with the reported events."""
+class WatchedPair:
+    """A watched pair whose key file can vanish for a moment, with the reported events."""
 
     def __init__(self, pair: Pair) -> None:
         self.expiries: list[float] = []
         self.failures = 0
-        self.keyfile = Fleeting(pair.keyfile)
+        self.keyfile = VanishingFile(pair.keyfile)
         self.pair = Pair(pair.certfile, self.keyfile)
-        self.live = CertWatcher(
+        self.watcher = CertWatcher(
             self.pair.certfile,
             self.pair.keyfile,
             on_loaded=self.expiries.append,
@@ -247,41 +247,39 @@ class Followed:
     def _fail(self) -> None:
         self.failures += 1
 
-    def lose(self, content: KeyPair) -> None:
-        """Write a pair whose key is gone between the look and the load."""
+    def put_and_lose_key(self, content: KeyPair) -> None:
+        """Write a pair whose key file vanishes between the check and the load."""
         put(self.pair, content)
         self.keyfile.losses = 1
 
-    def look(self, times: int) -> None:
+    def check(self, times: int) -> None:
         for _ in range(times):
-            self.live.check()
+            self.watcher.check()
 
 
-def test_pair_that_could_not_be_loaded_for_a_moment_is_tried_again(
+def test_pair_that_failed_to_load_is_retried(
     pair: Pair, issued: list[KeyPair], caplog: pytest.LogCaptureFixture
 ) -> None:
-    one = Followed(pair)
-    one.live.start(await_certificate=False)
-    one.lose(issued[1])
-    one.look(1)
-    assert (len(one.expiries), one.failures) == (1, 1)
-    put(one.pair, issued[1])
-    one.look(CHECKS_UNTIL_RETRY - 1)
-    assert len(one.expiries) == 1
-    one.look(1)
-    assert one.expiries[1:] == [authority.not_after(issued[1].certificate).timestamp()]
-    one.look(2 * CHECKS_UNTIL_RETRY)
-    assert (len(one.expiries), one.failures) == (2, 1)
+    watched = WatchedPair(pair)
+    watched.watcher.start(await_certificate=False)
+    watched.put_and_lose_key(issued[1])
+    watched.check(1)
+    assert (len(watched.expiries), watched.failures) == (1, 1)
+    put(watched.pair, issued[1])
+    watched.check(CHECKS_UNTIL_RETRY - 1)
+    assert len(watched.expiries) == 1
+    watched.check(1)
+    assert watched.expiries[1:] == [authority.not_after(issued[1].certificate).timestamp()]
+    watched.check(2 * CHECKS_UNTIL_RETRY)
+    assert (len(watched.expiries), watched.failures) == (2, 1)
     assert [record.levelname for record in caplog.records] == ["ERROR"]
 
 
-def test_awaited_pair_that_could_not_be_loaded_for_a_moment_is_tried_again(
-    pair: Pair, issued: list[KeyPair]
-) -> None:
-    one = Followed(pair)
-    one.lose(issued[0])
-    one.live.start(await_certificate=True)
-    assert one.expiries == []
-    put(one.pair, issued[0])
-    one.look(CHECKS_UNTIL_RETRY)
-    assert one.expiries == [authority.not_after(issued[0].certificate).timestamp()]
+def test_awaited_pair_that_failed_to_load_is_retried(pair: Pair, issued: list[KeyPair]) -> None:
+    watched = WatchedPair(pair)
+    watched.put_and_lose_key(issued[0])
+    watched.watcher.start(await_certificate=True)
+    assert watched.expiries == []
+    put(watched.pair, issued[0])
+    watched.check(CHECKS_UNTIL_RETRY)
+    assert watched.expiries == [authority.not_after(issued[0].certificate).timestamp()]

@@ -22,16 +22,16 @@ from holdfast.webhook.server.settings import ServerSettings
 from holdfast.webhook.telemetry import logs
 
 SIZES = {"/big": 1_000_000, "/huge": 20_000_000}
-"""Bytes of the pages that are for their size."""
+"""Sizes of the large pages, in bytes."""
 
 
 @dataclass
-class Life:
+class Lifespan:
     orders: dict[str, Any]
 
     def start(self) -> None:
         if self.orders["fault"] == "startup":
-            raise ConfigurationError("no luck at start-up; try another day")
+            raise ConfigurationError("startup failed on purpose; remove the fault")
 
     def stop(self) -> None:
         if self.orders["stopped_file"]:
@@ -45,7 +45,7 @@ class Prepared(NamedTuple):
 
 
 class TinyHandler:
-    """Answers what a test asks for; the pages are what a test wants to know."""
+    """Handles each review as its JSON says, and serves pages that a test reads."""
 
     def __init__(self) -> None:
         self._calls = itertools.count(1)
@@ -83,12 +83,12 @@ def _fail(_connection: Connection) -> None:
 
 def main() -> None:
     orders = json.loads(sys.argv[1])
-    life = Life(orders)
+    lifespan = Lifespan(orders)
 
     class TinyServer(AsyncHandler):
         def stop(self) -> None:
             super().stop()
-            life.stop()
+            lifespan.stop()
 
     logs.set_up()
     server: dict[str, Any] = {
@@ -101,10 +101,12 @@ def main() -> None:
 
     def make_app() -> AsyncHandler:
         if orders["fault"] == "factory":
-            raise ConfigurationError("the factory is closed; open it")
+            raise ConfigurationError("the factory failed on purpose; remove the fault")
         if orders["fault"] == "certificate":
             server["certfile"].write_text("gone", encoding="utf-8")
-        return TinyServer(cast("Any", TinyHandler()), on_startup=life.start, **orders["handler"])
+        return TinyServer(
+            cast("Any", TinyHandler()), on_startup=lifespan.start, **orders["handler"]
+        )
 
     gunicorn_app.run(make_app, ServerSettings(**server))
 

@@ -148,7 +148,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(
                 r"source <|holdfast completion",
                 "tests/unit/cli/test_completion.py",
-                "test_shell_completes_after_the_line_of_the_page",
+                "test_documented_line_enables_bash_completion",
             ),
         ),
         "docs/explanation/performance.md": (

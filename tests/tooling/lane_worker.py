@@ -4,7 +4,7 @@ import json
 import os
 import sys
 
-from tests.faults.report import written
+from tests.faults.report import to_dict
 from tests.faults.scenario import Result
 from tests.faults.table import FAULTS
 from tests.faults.worker import END, READY
@@ -24,4 +24,4 @@ if __name__ == "__main__":
             break
         if name == ends_at:
             sys.exit("it broke off")
-        print(json.dumps(written(Result(by_name[name], {}, {"process": os.getpid()}))), flush=True)
+        print(json.dumps(to_dict(Result(by_name[name], {}, {"process": os.getpid()}))), flush=True)

@@ -22,7 +22,7 @@ DONE = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "available
 
 
 def lua(value: Any) -> str:
-    """Write a value of JSON as Lua."""
+    """Return a JSON value as Lua."""
     if isinstance(value, dict):
         return (
             "{" + ", ".join(f"[{json.dumps(key)}] = {lua(one)}" for key, one in value.items()) + "}"
@@ -99,5 +99,5 @@ def test_health(
     assert health(status, annotations) == expected
 
 
-def test_paused() -> None:
+def test_paused_deployment_is_suspended() -> None:
     assert health({}, {}, paused=True)[0] == "Suspended"

@@ -1,4 +1,4 @@
-"""The chart makes the same objects as kustomize, for the same settings."""
+"""The chart renders the same objects as kustomize for the same settings."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def by_name(one: Object) -> str:
 
 
 def comparable(objects: list[Object]) -> dict[str, Any]:
-    """Leave out the differences that are meant; see `test_the_chart_equals_kustomize`."""
+    """Leave out the intended differences; see `test_chart_equals_kustomize`."""
     found = {}
     for one in json.loads(json.dumps(objects)):
         kind, name = one["kind"], one["metadata"]["name"]
@@ -106,10 +106,10 @@ SETTINGS = [
 
 
 @pytest.mark.parametrize(("values", "components", "content"), SETTINGS)
-def test_the_chart_equals_kustomize(
+def test_chart_equals_kustomize(
     values: Object, components: list[str], content: Object, tmp_path: Path
 ) -> None:
-    """Apart from the Namespace, which helm makes, and the ConfigMap's hash and annotation."""
+    """Except the Namespace, which helm creates, and the ConfigMap's hash and annotation."""
     from_kustomize = comparable(built(tmp_path, components, **content))
     from_helm = comparable(rendered(tmp_path, values, "holdfast-system"))
     assert from_helm.keys() == from_kustomize.keys()
@@ -118,8 +118,8 @@ def test_the_chart_equals_kustomize(
 
 
 @pytest.mark.parametrize("components", [[], ["kubevirt", "high-availability"]])
-def test_kustomize_moves_to_another_namespace(components: list[str], tmp_path: Path) -> None:
-    """All but the guard, which `holdfast policies` makes."""
+def test_chart_equals_kustomize_in_another_namespace(components: list[str], tmp_path: Path) -> None:
+    """Except the guard, which `holdfast policies` generates."""
     moved = comparable(built(tmp_path, components, namespace="elsewhere"))
     values = {"kubevirt": {"enabled": bool(components)}, "highAvailability": bool(components)}
     from_helm = comparable(rendered(tmp_path, values, "elsewhere"))
@@ -133,7 +133,7 @@ def test_generated_files_are_up_to_date() -> None:
     assert stale == [], f"run: {chart.COMMAND}"
 
 
-def test_an_edit_that_no_longer_fits_is_an_error() -> None:
+def test_edit_without_a_match_is_an_error() -> None:
     lost = chart.Template("base/webhook.yaml", [chart.Edit("no such line\n", "")])
     with pytest.raises(LookupError, match=r"base/webhook\.yaml has 0 times"):
         chart.rendered(lost)
@@ -186,7 +186,7 @@ CONFIGURATIONS = [
 
 @pytest.mark.parametrize("config", CONFIGURATIONS)
 @pytest.mark.parametrize("call_last", [False, True], ids=["first", "last"])
-def test_the_guard_follows_the_installation(
+def test_guard_equals_the_output_of_holdfast_policies(
     config: Object, call_last: bool, tmp_path: Path
 ) -> None:
     name = "zz-holdfast" if call_last else "holdfast"
@@ -203,7 +203,7 @@ def test_the_guard_follows_the_installation(
     }
 
 
-def test_nothing_names_the_default_namespace_in_another_one(tmp_path: Path) -> None:
+def test_no_object_names_the_default_namespace_in_another_one(tmp_path: Path) -> None:
     everything = {
         "kubevirt": {"enabled": True},
         "highAvailability": True,
@@ -213,7 +213,7 @@ def test_nothing_names_the_default_namespace_in_another_one(tmp_path: Path) -> N
     assert "holdfast-system" not in json.dumps(rendered(tmp_path, everything, "elsewhere"))
 
 
-def test_settings_of_a_cluster_reach_the_pods(tmp_path: Path) -> None:
+def test_cluster_settings_are_rendered(tmp_path: Path) -> None:
     values = {
         "hostNetwork": True,
         "port": 10250,
@@ -248,15 +248,17 @@ def test_settings_of_a_cluster_reach_the_pods(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
 @pytest.mark.parametrize("available", [False, True])
-def test_disruption_budget_blocks_no_drain(replicas: int, available: bool, tmp_path: Path) -> None:
+def test_disruption_budget_does_not_block_drains(
+    replicas: int, available: bool, tmp_path: Path
+) -> None:
     values = {"replicas": {"webhook": replicas}, "highAvailability": available}
     found = rendered(tmp_path, values)
     (budget,) = (one["spec"] for one in found if one["kind"] == "PodDisruptionBudget")
     assert (budget["maxUnavailable"], "minAvailable" in budget) == (1, False)
 
 
-def test_every_configuration_has_a_config_map_of_its_own(tmp_path: Path) -> None:
-    """A failed upgrade leaves running pods the file that they were started with."""
+def test_every_configuration_has_its_own_config_map(tmp_path: Path) -> None:
+    """After a failed upgrade, running pods still have the file that they started with."""
     names = set()
     configs: list[Object] = [{}, {"profiles": [{}]}]
     for config in configs:
@@ -292,13 +294,13 @@ def test_helm_rejects_an_invalid_configuration(value: str, error: str) -> None:
     assert error in helm("template", str(chart.CHART), "--set", value).stderr
 
 
-def test_helm_accepts_the_arguments_of_a_plugin_of_others(tmp_path: Path) -> None:
+def test_helm_accepts_the_arguments_of_a_third_party_plugin(tmp_path: Path) -> None:
     plugin = {"name": "theirs", "args": {"anything": 1}}
     profile = {"plugins": {"enabled": [{"name": "theirs"}]}, "pluginConfig": [plugin]}
     rendered(tmp_path, {"config": {"profiles": [profile]}})
 
 
-def test_the_status_page_is_an_argument_of_the_controller(tmp_path: Path) -> None:
+def test_status_port_is_passed_to_the_controller(tmp_path: Path) -> None:
     without = comparable(rendered(tmp_path, {}))
     found = comparable(rendered(tmp_path, {"statusPort": 8082}))
     (container,) = found["Deployment holdfast-controller"]["spec"]["template"]["spec"]["containers"]
@@ -315,7 +317,7 @@ IMAGES = [
 
 
 @pytest.mark.parametrize(("values", "image"), IMAGES)
-def test_a_tag_takes_the_place_of_the_digest_of_a_released_chart(
+def test_image_values_override_the_digest_of_a_released_chart(
     values: Object, image: str, tmp_path: Path
 ) -> None:
     files = Files(VERSION, "example.com/holdfast", lambda _: None, tmp_path)
@@ -329,8 +331,8 @@ def test_a_tag_takes_the_place_of_the_digest_of_a_released_chart(
     assert [one["containers"][0]["image"] for one in pods] == [f"example.com/holdfast{image}"] * 2
 
 
-def test_permissions_outlive_a_failed_uninstall_and_go_with_the_next() -> None:
-    """helm deletes what has `hook-succeeded` also when a later hook of the same event fails."""
+def test_permissions_outlive_a_failed_uninstall_until_the_next_one() -> None:
+    """helm deletes objects with `hook-succeeded` even if a later hook of the event fails."""
     done = helm("template", str(chart.CHART), "--show-only", "templates/uninstall.yaml")
     objects = [one for one in yaml.safe_load_all(done.stdout) if one]
     hooks: dict[str, list[tuple[str, str]]] = {}
@@ -353,11 +355,11 @@ def test_uninstall_job_may_delete_only_our_webhook_configurations() -> None:
             assert rule["resourceNames"] == ["holdfast", "zz-holdfast"]
 
 
-def test_the_chart_has_no_findings() -> None:
+def test_chart_passes_helm_lint() -> None:
     done = helm("lint", "--strict", str(chart.CHART))
     assert done.returncode == 0, done.stdout
 
 
-def test_an_unknown_value_is_rejected() -> None:
+def test_unknown_value_is_rejected() -> None:
     done = helm("template", str(chart.CHART), "--set", "replica=3")
     assert "additional properties 'replica' not allowed" in done.stderr

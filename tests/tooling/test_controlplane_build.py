@@ -42,7 +42,7 @@ def fill(folder: Path, modules: ModuleSet) -> None:
 
 @pytest.fixture
 def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Its own cache, and no Go and no pip index to fill it: whatever is built is an error."""
+    """Provide an empty cache without Go or a pip index, so that every build fails."""
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("PATH", str(tmp_path / "nothing"))
     monkeypatch.setenv("PIP_NO_INDEX", "1")
@@ -71,7 +71,7 @@ def test_key_changes_with_each_input(tmp_path: Path, changes: dict[str, object])
 
 
 @pytest.mark.parametrize("name", ["go.mod", "go.sum", "main.go"])
-def test_key_changes_with_the_pinned_modules_and_our_own_sources(tmp_path: Path, name: str) -> None:
+def test_key_changes_with_the_pinned_modules_and_the_sources(tmp_path: Path, name: str) -> None:
     (tmp_path / "main.go").write_text("package main\n")
     modules = make_modules(tmp_path, sources=("main.go",))
     before = modules.key()
@@ -80,18 +80,18 @@ def test_key_changes_with_the_pinned_modules_and_our_own_sources(tmp_path: Path,
 
 
 @pytest.mark.parametrize(
-    ("said", "found"),
+    ("output", "found"),
     [
         pytest.param("go version go1.26.0 linux/amd64", True, id="new enough"),
         pytest.param("go version go1.25.9 linux/amd64", False, id="too old"),
-        pytest.param("snap has no go", False, id="a wrapper that fails"),
+        pytest.param("snap has no go", False, id="failing wrapper"),
     ],
 )
-def test_go_on_the_path_counts_only_if_new_enough(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, said: str, found: bool
+def test_go_on_the_path_is_used_only_if_new_enough(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str, found: bool
 ) -> None:
     go = tmp_path / "go"
-    go.write_text(f"#!/bin/sh\necho '{said}'\n")
+    go.write_text(f"#!/bin/sh\necho '{output}'\n")
     go.chmod(0o755)
     monkeypatch.setenv("PATH", str(tmp_path))
     assert golang.on_path() == (Go(go) if found else None)
@@ -165,11 +165,11 @@ LOOKUP = 'Get "https://x": dial tcp: lookup x: no such host'
         ),
     ],
 )
-def test_failed_build_says_what_to_do(error: ControlPlaneError, message: str) -> None:
+def test_failed_build_names_the_fix(error: ControlPlaneError, message: str) -> None:
     assert str(error) == message
 
 
-def test_room_is_required_before_building(tmp_path: Path) -> None:
+def test_build_requires_free_disk_space(tmp_path: Path) -> None:
     with pytest.raises(ControlPlaneError) as caught:
         require_room([tmp_path], 10**18)
 

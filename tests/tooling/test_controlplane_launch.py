@@ -45,7 +45,7 @@ def test_components_listen_on_loopback_only(name: str) -> None:
     assert "=0.0.0.0" not in flags
 
 
-def test_taken_port_is_reported() -> None:
+def test_port_in_use_is_reported() -> None:
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         with pytest.raises(ControlPlaneError) as caught:
@@ -57,7 +57,7 @@ def test_taken_port_is_reported() -> None:
     )
 
 
-def test_number_of_nodes_is_checked() -> None:
+def test_negative_number_of_nodes_is_rejected() -> None:
     with pytest.raises(ControlPlaneError, match=r"^nodes is -1; it must be 0 or more$"):
         Settings(nodes=-1)
 
@@ -69,7 +69,7 @@ def test_user_folders_are_safe_and_distinct() -> None:
     assert folder_name("a", ["g"]) != folder_name("a", [])
 
 
-def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
+def test_private_files_are_accessible_only_to_their_owner(tmp_path: Path) -> None:
     path = tmp_path / "sub" / "key"
     write_private(path, b"one")
     path.chmod(0o644)
@@ -79,12 +79,12 @@ def test_private_files_are_their_owners_alone(tmp_path: Path) -> None:
     assert path.parent.stat().st_mode & 0o777 == 0o700
 
 
-def test_components_do_not_read_the_users_settings() -> None:
+def test_components_do_not_inherit_the_users_settings() -> None:
     given = {"PATH": "/bin", "ETCD_NAME": "x", "KUBECONFIG": "/k", "KWOK_X": "1", "HOME": "/h"}
     assert child_environment(given) == {"PATH": "/bin", "HOME": "/h"}
 
 
-def test_the_reaper_reads_its_list_and_skips_a_line_cut_short() -> None:
+def test_reaper_skips_a_truncated_line() -> None:
     lines = ["process 12 345\n", "remove /tmp/a b\n", "process 13 99\n", "process 14 1"]
     expected = reaper.Leftovers({12: "345", 13: "99"}, [Path("/tmp/a b")])
     assert reaper.read(lines) == expected

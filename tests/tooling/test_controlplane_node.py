@@ -1,4 +1,4 @@
-"""Where a real node may run, and the cleanup after it."""
+"""Control groups and kernel settings of a real node, and the cleanup after it."""
 
 from pathlib import Path
 
@@ -6,7 +6,7 @@ from controlplane import node_sandbox, reaper
 from controlplane.guard import Guard
 
 
-def test_the_reaper_reads_control_groups_and_settings() -> None:
+def test_reaper_reads_control_groups_and_settings() -> None:
     found = reaper.read(["cgroup a\n", "write /proc/sys/kernel/panic 0\n", "cgroup cut sho"])
     assert found == reaper.Leftovers(cgroups=["a"], settings={Path("/proc/sys/kernel/panic"): "0"})
 
@@ -24,29 +24,29 @@ def test_cgroup_is_removed_from_every_hierarchy(tmp_path: Path) -> None:
     ]
 
 
-def version_2(root: Path, enabled: str) -> Path:
-    """Make a root of control groups as Linux shows it, and give where controllers are enabled."""
+def make_cgroup_root(root: Path, enabled: str) -> Path:
+    """Make a cgroup v2 root, and return the file that enables controllers."""
     (root / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids rdma misc\n")
-    enabling = root / "cgroup.subtree_control"
-    enabling.write_text(enabled)
-    return enabling
+    subtree_control = root / "cgroup.subtree_control"
+    subtree_control.write_text(enabled)
+    return subtree_control
 
 
-def test_the_node_has_every_controller_that_its_kubelet_asks_for(tmp_path: Path) -> None:
-    enabling = version_2(tmp_path, "cpu io memory pids\n")
+def test_missing_controllers_are_enabled_for_the_kubelet(tmp_path: Path) -> None:
+    subtree_control = make_cgroup_root(tmp_path, "cpu io memory pids\n")
     guard = Guard()
     node_sandbox.enable_controllers(tmp_path, guard)
-    assert enabling.read_text() == "+cpuset +hugetlb"
+    assert subtree_control.read_text() == "+cpuset +hugetlb"
     guard.close()
-    assert enabling.read_text() == "-cpuset -hugetlb"
+    assert subtree_control.read_text() == "-cpuset -hugetlb"
 
 
-def test_controllers_that_are_enabled_are_left_alone(tmp_path: Path) -> None:
-    enabling = version_2(tmp_path, "cpuset cpu memory hugetlb pids\n")
+def test_enabled_controllers_are_left_unchanged(tmp_path: Path) -> None:
+    subtree_control = make_cgroup_root(tmp_path, "cpuset cpu memory hugetlb pids\n")
     guard = Guard()
     node_sandbox.enable_controllers(tmp_path, guard)
     guard.close()
-    assert enabling.read_text() == "cpuset cpu memory hugetlb pids\n"
+    assert subtree_control.read_text() == "cpuset cpu memory hugetlb pids\n"
 
 
 def test_setting_is_restored(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ from controlplane.golang import Go
 from controlplane.modules import KUBERNETES
 
 
-def test_the_oldest_promised_version_is_pinned() -> None:
+def test_oldest_supported_version_is_pinned() -> None:
     assert versions.available()[0] == "1.30.14"
     modules = versions.pinned("1.30.14")
     assert modules is not None
@@ -21,17 +21,17 @@ def test_the_oldest_promised_version_is_pinned() -> None:
     }
 
 
-def test_the_newest_version_needs_no_modules_of_its_own() -> None:
+def test_newest_version_needs_no_separate_modules() -> None:
     assert versions.pinned(versions.NEWEST) is None
     assert f"version.gitVersion=v{versions.NEWEST}" in " ".join(KUBERNETES.flags())
 
 
-def test_a_version_that_is_not_pinned_is_refused_with_the_cure() -> None:
+def test_unpinned_version_error_names_the_fix() -> None:
     with pytest.raises(ControlPlaneError, match=r"'1\.29\.0' is not pinned.*pin 1\.29\.0"):
         versions.pinned("1.29.0")
 
 
 @pytest.mark.parametrize("version", ["1.30", "v1.30.14", "2.0.0", "1.30.14/../..", ""])
-def test_only_a_version_is_pinned(version: str) -> None:
+def test_invalid_version_is_rejected(version: str) -> None:
     with pytest.raises(ControlPlaneError, match="not a version of Kubernetes"):
         versions.pin(version, Go(Path("go")))

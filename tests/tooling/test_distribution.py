@@ -26,7 +26,7 @@ def run(*command: str | Path, cwd: Path) -> str:
 
 @pytest.fixture(scope="module")
 def sources(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Copy the sources, so that nothing is left behind in them."""
+    """Copy the sources, so that a build leaves no files in the work tree."""
     copy = tmp_path_factory.mktemp("sources") / "copy"
     shutil.copytree(ROOT, copy, symlinks=True, ignore=shutil.ignore_patterns(*IGNORED))
     return copy
@@ -51,7 +51,7 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_source_distribution_has_all_sources_and_the_links(sources: Path, sdist: Path) -> None:
+def test_source_distribution_has_all_sources_and_symlinks(sources: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
         members = {one.name.partition("/")[2]: one for one in archive}
     links = {name: one.linkname for name, one in members.items() if one.issym()}
@@ -69,13 +69,13 @@ def test_tests_run_from_the_source_distribution(sdist: Path, tmp_path: Path) -> 
     run("-m", "pytest", *pytest_options, "tests/unit/model/calendar/test_cron.py", cwd=tree)
 
 
-def test_the_wheel_owns_one_top_level_name(wheel: Path) -> None:
+def test_wheel_owns_one_top_level_name(wheel: Path) -> None:
     with zipfile.ZipFile(wheel) as archive:
         names = {name.partition("/")[0] for name in archive.namelist()}
     assert names == {"holdfast", next(name for name in names if name.endswith(".dist-info"))}
 
 
-def test_it_has_every_module_of_the_sources(wheel: Path) -> None:
+def test_wheel_has_every_source_module(wheel: Path) -> None:
     sources = {
         f"holdfast/{path.relative_to(ROOT)}"
         for folder in ("webhook", "certs")
@@ -85,7 +85,7 @@ def test_it_has_every_module_of_the_sources(wheel: Path) -> None:
         assert sources - set(archive.namelist()) == set()
 
 
-def test_foreign_packages_named_webhook_and_certs_do_no_harm(wheel: Path, tmp_path: Path) -> None:
+def test_foreign_webhook_and_certs_packages_do_not_interfere(wheel: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(site)

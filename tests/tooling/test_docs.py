@@ -1,4 +1,4 @@
-"""The pages say what the code does, and their links lead somewhere."""
+"""The pages match the code, and their links resolve."""
 
 import re
 from collections.abc import Iterator
@@ -36,7 +36,7 @@ def read(page: str) -> str:
 
 
 def section(page: str, heading: str) -> str:
-    """Give what stands under a heading of the second level."""
+    """Return the text under a second-level heading."""
     return read(page).split(f"\n## {heading}\n")[1].split("\n## ")[0]
 
 
@@ -61,9 +61,7 @@ def test_generated_files_are_up_to_date(file: str) -> None:
     ("heading", "rows"),
     [pytest.param("Delays", DELAYS, id="delays"), pytest.param("Times", INSTANTS, id="times")],
 )
-def test_accepted_values_and_reasons_of_the_tests_own_table_are_on_the_page(
-    heading: str, rows: tuple[Row, ...]
-) -> None:
+def test_tested_values_and_reasons_are_on_the_page(heading: str, rows: tuple[Row, ...]) -> None:
     shown = section("reference/annotations.md", heading)
     short = [row for row in rows if len(row.value) <= generate.LONGEST_VALUE]
     assert len(short) > 0.8 * len(rows)
@@ -82,7 +80,7 @@ def example() -> str:
     return str(found)
 
 
-def test_the_example_of_a_configuration_is_one() -> None:
+def test_example_configuration_is_valid() -> None:
     parsed = config.parse(example().encode(), "configuration.md")
     profiles = pipelines.build_profiles(parsed, plugins.registry([]), source="configuration.md")
     assert list(profiles.by_name) == ["batch", "*"]
@@ -92,7 +90,7 @@ RULES = re.findall(r"```yaml\n(.*?)```", read("how-to/place-by-kind.md"), re.DOT
 
 
 @pytest.mark.parametrize("text", RULES, ids=range(len(RULES)))
-def test_the_example_of_rules_is_a_configuration(text: str) -> None:
+def test_example_of_rules_is_valid(text: str) -> None:
     parsed = config.parse(text.encode(), "place-by-kind.md")
     pipelines.build_profiles(parsed, plugins.registry([]), source="place-by-kind.md")
 
@@ -104,19 +102,19 @@ def test_every_field_of_a_rule_is_on_the_page() -> None:
     assert fields == set(Rule.__struct_encode_fields__)
 
 
-def test_the_example_has_every_field() -> None:
+def test_example_has_every_field() -> None:
     fields = re.findall(r"^\| `(\w+)` \|", section("reference/configuration.md", "The file"), re.M)
     assert [name for name in fields if f"{name}:" not in example()] == []
 
 
-def test_the_example_names_every_argument_of_every_plugin_it_configures() -> None:
+def test_example_has_every_argument_of_each_plugin_it_configures() -> None:
     configured = yaml.safe_load(example())["profiles"][0]["pluginConfig"]
     for each in configured:
         args_type = plugins.registry([])[each["name"]].args_type
         assert sorted(each["args"]) == sorted(args_type.__struct_encode_fields__)
 
 
-def test_the_manifests_in_the_how_to_are_readable_pods() -> None:
+def test_delay_how_to_shows_a_deployment_and_a_pod() -> None:
     found = re.findall(r"```yaml\n(.*?)```", read("how-to/delay.md"), re.DOTALL)
     kinds = [yaml.safe_load(one)["kind"] for one in found]
     assert kinds == ["Deployment", "Pod"]
@@ -143,13 +141,13 @@ def test_every_metric_is_described(registry: str) -> None:
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in metrics()}))
-def test_every_metric_has_a_use(name: str) -> None:
+def test_every_metric_is_used_in_a_query(name: str) -> None:
     monitoring = [ROOT / "manifests" / "monitoring" / file for file in MONITORING]
     uses = [section("reference/metrics.md", "Queries"), *(one.read_text() for one in monitoring)]
     assert any(re.search(rf"\b{name}\b|\b{name}_(bucket|sum|count)\b", use) for use in uses)
 
 
-def test_metrics_on_the_pages_exist() -> None:
+def test_documented_metrics_exist() -> None:
     known = {name for name, _ in metrics()}
     known |= {
         f"{name}_{series}"
@@ -165,7 +163,7 @@ def test_metrics_on_the_pages_exist() -> None:
     assert used - known == {"holdfast_signoff"}  # the example plugin's module
 
 
-def test_every_event_is_on_the_page_and_no_other() -> None:
+def test_documented_events_match_the_code() -> None:
     reasons = {
         value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
     }
@@ -175,14 +173,14 @@ def test_every_event_is_on_the_page_and_no_other() -> None:
     assert len(described) == len(reasons)
 
 
-def test_every_logger_is_on_the_page_and_no_other() -> None:
+def test_documented_loggers_match_the_code() -> None:
     code = "".join(path.read_text() for path in (ROOT / "webhook").rglob("*.py"))
     named = set(re.findall(r'getLogger\("(holdfast\.\w+)"\)', code))
     described = re.findall(r"^\| \w+ \| `(holdfast\.\w+)` \|", read("reference/logs.md"), re.M)
     assert set(described) == named
 
 
-def test_guards_message_matches_the_how_to() -> None:
+def test_guard_message_matches_the_how_to() -> None:
     policy = make_policy()
     page = read("how-to/guard.md")
     parts = re.findall(r"'([^'\\]*)'", policy.replace("\\'", "\0"))
@@ -199,14 +197,14 @@ def make_policy() -> str:
 
 
 def anchors(path: Path) -> set[str]:
-    """Give the anchors that a page's headings have on the usual hosting pages."""
+    """Return the anchors of a page's headings, as the usual hosts generate them."""
     text = CODE.sub("", path.read_text(encoding="utf-8"))
     slugs = (re.sub(r"[^\w\- ]", "", heading.lower()) for heading in HEADING.findall(text))
     return {slug.strip().replace(" ", "-") for slug in slugs}
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
-def test_relative_links_lead_somewhere(path: Path) -> None:
+def test_relative_links_resolve(path: Path) -> None:
     dead = []
     for target in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
         if "://" in target:
@@ -218,21 +216,21 @@ def test_relative_links_lead_somewhere(path: Path) -> None:
     assert dead == []
 
 
-def test_every_package_has_its_line_in_contributing() -> None:
+def test_contributing_lists_every_package() -> None:
     text = (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")
     packages = sorted(path.parent.name for path in (ROOT / "webhook").glob("*/__init__.py"))
     assert [name for name in packages if f"`webhook/{name}/`" not in text] == []
 
 
 @pytest.mark.parametrize("path", PAGES, ids=names(PAGES))
-def test_every_page_is_on_the_map(path: Path) -> None:
+def test_every_page_is_linked_from_the_index(path: Path) -> None:
     index = ROOT / "docs" / "index.md"
     linked = {(index.parent / target).resolve() for target in LINK.findall(index.read_text())}
     assert path == index or path in linked
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
-def test_tests_that_are_named_exist(path: Path) -> None:
+def test_referenced_tests_exist(path: Path) -> None:
     missing = [
         f"{file}::{name}"
         for file, name in TEST.findall(path.read_text(encoding="utf-8"))
@@ -242,15 +240,15 @@ def test_tests_that_are_named_exist(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
-def test_pages_name_nothing_of_this_machine(path: Path) -> None:
+def test_pages_contain_no_local_paths(path: Path) -> None:
     found = re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S+", path.read_text())
     assert found == []
 
 
-# --- rights --------------------------------------------------------------------------------------
+# --- permissions ---------------------------------------------------------------------------------
 
 
-def test_every_role_of_the_manifests_is_in_the_reference() -> None:
+def test_every_role_in_the_manifests_is_documented() -> None:
     found = {
         f"{one['kind']} {one['metadata']['name']}"
         for path in (ROOT / "manifests").rglob("*.yaml")
@@ -260,7 +258,7 @@ def test_every_role_of_the_manifests_is_in_the_reference() -> None:
     assert {title.partition(",")[0] for title, _ in rights.roles()} == found
 
 
-def test_every_right_has_a_test() -> None:
+def test_every_permission_has_a_test() -> None:
     given = sorted(map(str, rights.rights()))
     assert sorted(NEEDS) == given
     assert len(set(given)) == len(given)

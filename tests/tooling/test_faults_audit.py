@@ -1,11 +1,11 @@
-"""The audit log of the fault rows: no line is lost where one file ends and another begins."""
+"""The audit log of the fault rows: no line is lost when the log is rotated."""
 
 import json
 from pathlib import Path
 
 import pytest
 
-from tests.faults.assertions import untold
+from tests.faults.assertions import find_unreleased
 from tests.faults.audit import CONTROLLER, Audit
 
 NAMES = ("before", "written-last", "after")
@@ -49,17 +49,17 @@ def test_partial_line_is_buffered(tmp_path: Path) -> None:
             file.write(line("whole")[40:])
         audit.read()
         (found,) = audit.releases["rows", "whole"]
-        assert found.worked
+        assert found.succeeded
         assert found.ended - found.at == pytest.approx(1)
 
 
 def test_release_counts_once_it_is_in_the_audit_log(tmp_path: Path) -> None:
-    path, due = tmp_path / "audit.log", {"prompt": 1.0, "dawdler": 2.0, "forgotten": 9.0}
-    path.write_text(line("prompt"))
+    path, due = tmp_path / "audit.log", {"on-time": 1.0, "late": 2.0, "missing": 9.0}
+    path.write_text(line("on-time"))
     audit = Audit(path)
     with audit.followed():
-        assert untold(audit, "rows", due) == ["dawdler", "forgotten"]
+        assert find_unreleased(audit, "rows", due) == ["late", "missing"]
         with path.open("a") as file:
-            file.write(line("dawdler"))
-        assert untold(audit, "rows", due, [(8.0, 10.0)]) == []
-        assert untold(audit, "elsewhere", {"prompt": 1.0}) == ["prompt"]
+            file.write(line("late"))
+        assert find_unreleased(audit, "rows", due, [(8.0, 10.0)]) == []
+        assert find_unreleased(audit, "elsewhere", {"on-time": 1.0}) == ["on-time"]

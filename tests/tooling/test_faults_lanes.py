@@ -1,4 +1,4 @@
-"""Lanes run all rows, whatever becomes of one of them."""
+"""Lanes run all rows, even if one lane crashes."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ RUN = Run(seed=7)
 
 
 @pytest.fixture(autouse=True)
-def played(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(lane, "WORKER", "tests.tooling.lane_worker")
     monkeypatch.setattr(lanes, "BUILD", tmp_path)
 
@@ -24,13 +24,13 @@ def test_row_of_a_crashed_lane_fails_and_the_others_run(monkeypatch: pytest.Monk
     monkeypatch.setenv(ENDS_AT, ROWS[2].name)
     found = {each.fault.name: each for each in lanes.results(ROWS, RUN, lanes=2)}
     assert [found[row.name].passed for row in ROWS] == [True, True, False, True]
-    assert found[ROWS[2].name].said == "the lane has ended: it broke off"
+    assert found[ROWS[2].name].error == "the lane has ended: it broke off"
 
 
 def test_break_that_prevents_startup_counts_as_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDS_AT, READY)
     found = list(lanes.results(ROWS[:2], Run(seed=7, broken=True), lanes=1))
-    assert [each.said for each in found] == ["no cluster: nothing works here"] * 2
+    assert [each.error for each in found] == ["no cluster: nothing works here"] * 2
     assert not any(each.caught for each in found)
 
 

@@ -27,7 +27,7 @@ def git(folder: Path, *arguments: str) -> None:
 
 def commit(folder: Path) -> None:
     git(folder, "add", ".")
-    git(folder, "commit", "--quiet", "--message", "So it is now")
+    git(folder, "commit", "--quiet", "--message", "Change files")
 
 
 def test_unrelated_commit_does_not_change_the_product_version(checkout: Path) -> None:
@@ -38,7 +38,7 @@ def test_unrelated_commit_does_not_change_the_product_version(checkout: Path) ->
     assert product.product() == before
 
 
-def test_another_product_has_another_name(checkout: Path) -> None:
+def test_changed_product_has_another_version(checkout: Path) -> None:
     before = product.product()
     (checkout / "certs" / "file").write_text("another")
     assert product.product() == f"{before}+changed"
@@ -46,6 +46,8 @@ def test_another_product_has_another_name(checkout: Path) -> None:
     assert product.product() not in {before, f"{before}+changed"}
 
 
-def test_without_git_nothing_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_product_version_is_unknown_without_git(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(product, "ROOT", tmp_path)
     assert product.product() == product.UNKNOWN

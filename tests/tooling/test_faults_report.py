@@ -16,7 +16,7 @@ RESULTS = [
         {"early": Check(0, 0), "seconds late": Check(1.5, 60)},
         {"pods": 900},
         began=1_700_000_000.0,
-        took={"room": 0.5, "load": 60.0, "verdict": 12.5},
+        durations={"room": 0.5, "load": 60.0, "verdict": 12.5},
     ),
     Result(FAULTS[1], {"stuck": Check(3, 0)}, {}, "OSError: no", ("refused", "timed out")),
 ]
@@ -32,7 +32,7 @@ def test_results_are_read_back(tmp_path: Path) -> None:
     assert report.read(RUN, FAULTS[:1], path) == RESULTS[:1]
 
 
-def test_results_of_other_runs_are_kept(tmp_path: Path) -> None:
+def test_results_of_other_runs_are_separate(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     report.write(RESULTS, RUN, path)
     different: list[dict[str, Any]] = [
@@ -47,7 +47,7 @@ def test_results_of_other_runs_are_kept(tmp_path: Path) -> None:
     assert len({each.path for each in forms}) == len(forms)
 
 
-def test_each_row_is_there_once() -> None:
+def test_row_names_are_unique() -> None:
     names = [fault.name for fault in FAULTS]
     assert sorted(names) == sorted(set(names))
 

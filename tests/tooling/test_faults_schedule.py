@@ -1,4 +1,4 @@
-"""Rows of the faults are dealt out to clusters that run side by side."""
+"""Fault rows are scheduled on clusters that run in parallel."""
 
 import threading
 from dataclasses import replace

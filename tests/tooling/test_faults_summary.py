@@ -1,4 +1,4 @@
-"""The summary of a run of the faults, which git keeps in place of its results."""
+"""The summary of a fault run, which is committed instead of its results."""
 
 import json
 from dataclasses import replace
@@ -14,15 +14,15 @@ from tests.faults.summary import Summary
 from tests.faults.table import FAULTS
 
 RUN = Run(seed=7, product="this")
-FIGURES = {"pods": 900.0, "delayed": 400.0, "restarts of VMs": 5.0}
+FIGURES = {"pods": 900.0, "delayed": 400.0, "VM restarts": 5.0}
 
 
 def result(place: int, *, late: float, stuck: int = 0) -> Result:
     checks = {
         "early": Check(0, 0),
         "stuck": Check(stuck, 0),
-        "sticky VMs astray": Check(0, 0),
-        "seconds late, at most": Check(late, 60),
+        "sticky VMs on a wrong node": Check(0, 0),
+        "maximum seconds late": Check(late, 60),
     }
     return Result(FAULTS[place], checks, FIGURES, began=1_700_000_000.0 - 1_000 * place)
 
@@ -34,8 +34,8 @@ def rows(folder: Path, run: Run, *results: Result) -> list[dict[str, Any]]:
 
 
 def test_run_is_summarized(tmp_path: Path) -> None:
-    broken_off = Result(FAULTS[2], {}, {}, "the lane has ended", began=1_700_000_000.0)
-    found = rows(tmp_path, RUN, result(0, late=1.5), result(1, late=34.0, stuck=3), broken_off)
+    aborted = Result(FAULTS[2], {}, {}, "the lane has ended", began=1_700_000_000.0)
+    found = rows(tmp_path, RUN, result(0, late=1.5), result(1, late=34.0, stuck=3), aborted)
     assert summary.summarize(found) == Summary(
         seed=7,
         product="this",
@@ -59,5 +59,5 @@ def test_rows_of_several_runs_are_rejected(tmp_path: Path) -> None:
         summary.summarize(found)
 
 
-def test_the_committed_summary_is_of_a_committed_product() -> None:
+def test_committed_summary_is_of_a_committed_product() -> None:
     assert "+changed" not in summary.read().product

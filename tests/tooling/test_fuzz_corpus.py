@@ -10,7 +10,7 @@ from tests.fuzz import corpus
 from tests.fuzz.targets import TARGETS
 
 ROOT = Path(__file__).resolve().parents[2]
-DEEDS = """
+SCRIPT = """
 import subprocess, sys
 from tests.fuzz.targets import no_deeds
 
@@ -39,7 +39,7 @@ def test_corpus_and_seeds_pass(target: str) -> None:
     assert done.returncode == 0, done.stderr[-3_000:]
 
 
-def test_fuzz_targets_start_no_program() -> None:
-    done = python("-c", DEEDS)
+def test_fuzz_targets_cannot_start_programs() -> None:
+    done = python("-c", SCRIPT)
 
     assert (done.stdout, done.stderr) == ("refused: subprocess.Popen is forbidden here\n", "")

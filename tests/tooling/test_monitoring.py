@@ -1,4 +1,4 @@
-"""The shipped alerts and dashboard ask for metrics that exist, and each alert has its runbook."""
+"""The shipped alerts and dashboard query existing metrics, and each alert has a runbook."""
 
 import json
 import re
@@ -57,23 +57,23 @@ def series() -> dict[str, set[str]]:
 
 SERIES = series()
 BASE = "https://holdfast.example.com"
-OF_THE_TARGET = {"cluster", "namespace"}
+TARGET_LABELS = {"cluster", "namespace"}
 """Labels that Prometheus adds to every series."""
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_every_metric_and_every_label_exists(expression: str) -> None:
+def test_expressions_use_existing_metrics_and_labels(expression: str) -> None:
     asked = re.findall(r"\bholdfast_\w+", expression)
     assert asked
     assert [name for name in asked if name not in SERIES] == []
     known = set().union(*(SERIES[name] for name in asked))
     labels = re.findall(r"(\w+)\s*=~?\s*\"", expression)
     labels += re.split(r",\s*", ",".join(re.findall(r"\bby \(([^)]*)\)", expression)))
-    assert {label for label in labels if label} <= known | OF_THE_TARGET
+    assert {label for label in labels if label} <= known | TARGET_LABELS
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_prometheus_parses_the_metrics(expression: str) -> None:
+def test_expressions_are_valid_promql(expression: str) -> None:
     assert promql_parser.parse(expression).prettify()
 
 
@@ -95,7 +95,7 @@ def test_legend_uses_existing_labels(legend: str) -> None:
     assert labels <= set().union(*SERIES.values())
 
 
-def test_every_alert_has_a_runbook_and_every_runbook_an_alert() -> None:
+def test_alerts_and_runbooks_match() -> None:
     names = [rule["alert"] for rule in rules()]
     assert re.findall(r"^## (Holdfast\w+)$", RUNBOOK, re.MULTILINE) == names
     for rule in rules():
@@ -126,7 +126,7 @@ def test_dashboard_filters_by_cluster_and_namespace() -> None:
             assert len(re.findall(chosen, target["expr"])) == len(series)
 
 
-def test_panels_have_their_place() -> None:
+def test_panels_do_not_overlap() -> None:
     ids = [panel["id"] for panel in panels()]
     assert len(set(ids)) == len(ids)
     taken: set[tuple[int, int]] = set()

@@ -1,4 +1,4 @@
-"""Every command on a page is run by something, and what pages show is compared as it should be."""
+"""Every command on a page is run somewhere, and the output that pages show is checked."""
 
 import os
 from pathlib import Path
@@ -21,12 +21,12 @@ ROWS = [
 
 @pytest.mark.parametrize("page", EVERY)
 def test_every_command_is_run(page: str) -> None:
-    nobody = [
+    unassigned = [
         step.command
         for step in pages.steps(page)
         if len(pages.elsewhere(page, step)) != 1 and page not in RUN
     ]
-    assert nobody == [], "name in tests/support/pages.py who runs it, once"
+    assert unassigned == [], "name in tests/support/pages.py what runs each command, once"
 
 
 @pytest.mark.parametrize(("page", "row"), ROWS)
@@ -62,7 +62,7 @@ def session(tmp_path: Path) -> Session:
     return made
 
 
-def test_a_page_is_read_and_run(session: Session) -> None:
+def test_page_is_parsed_and_run(session: Session) -> None:
     first, second = transcript.steps(PAGE)
     assert session.run(first)[0] == "# a.yaml"
     assert second == Step("printf 'one\ntwo'", ("one", "…"))
@@ -72,13 +72,13 @@ def test_a_page_is_read_and_run(session: Session) -> None:
 @pytest.mark.parametrize(
     "step",
     [
-        pytest.param(Step("echo two", ("one",)), id="another line"),
-        pytest.param(Step("echo one; echo two", ("one",)), id="a line more"),
-        pytest.param(Step("echo one", ("one", "one")), id="a line less"),
-        pytest.param(Step("echo one", ("two", "…")), id="not among the lines"),
-        pytest.param(Step("false; echo delay=2h", ("delay=1h",)), id="a value"),
+        pytest.param(Step("echo two", ("one",)), id="different line"),
+        pytest.param(Step("echo one; echo two", ("one",)), id="extra line"),
+        pytest.param(Step("echo one", ("one", "one")), id="missing line"),
+        pytest.param(Step("echo one", ("two", "…")), id="line not found"),
+        pytest.param(Step("false; echo delay=2h", ("delay=1h",)), id="different value"),
     ],
 )
-def test_wrong_page_is_reported(session: Session, step: Step) -> None:
+def test_wrong_output_is_reported(session: Session, step: Step) -> None:
     with pytest.raises(DisagreementError, match="the page shows"):
         session.run(step)

@@ -1,4 +1,4 @@
-"""Each row of the table of privileges names tests, and there are such tests."""
+"""Each row of the privilege table names existing tests."""
 
 import ast
 from functools import cache
@@ -30,7 +30,7 @@ def functions(file: str) -> frozenset[str]:
 
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['attacker']}: {row['can']}"[:60])
-def test_each_row_names_tests_that_there_are(row: dict[str, Any]) -> None:
+def test_each_row_names_existing_tests(row: dict[str, Any]) -> None:
     named = [each.split("::") for each in row["tests"]]
 
     assert row.keys() == {"attacker", "can", "cannot", "tests"}
@@ -41,4 +41,4 @@ def test_each_row_names_tests_that_there_are(row: dict[str, Any]) -> None:
 def test_each_attacker_is_in_the_table() -> None:
     seen = {row["attacker"] for row in ROWS}
 
-    assert all(any(one.startswith(who) for one in seen) for who in ATTACKERS)
+    assert all(any(one.startswith(each) for one in seen) for each in ATTACKERS)

@@ -19,7 +19,7 @@ def findings(text: str) -> list[str]:
 
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case["write"])
-def test_what_reads_as_translated_is_found(case: dict[str, str]) -> None:
+def test_translated_phrases_are_reported(case: dict[str, str]) -> None:
     assert findings(case["says"]) != []
 
 

@@ -1,4 +1,4 @@
-"""The site of the docs has the links of the repository."""
+"""Links between files of the repository work on the docs site."""
 
 import json
 import re
@@ -21,7 +21,9 @@ ROOT = publish.ROOT
         pytest.param("index.md", "how-to/delay.md#x", "how-to/delay.md#x", id="within docs"),
         pytest.param("how-to/a.md", "../reference/b.md", "../reference/b.md", id="across"),
         pytest.param("how-to/a.md", "#here", "#here", id="on the page"),
-        pytest.param("how-to/a.md", "https://kubernetes.io/", "https://kubernetes.io/", id="far"),
+        pytest.param(
+            "how-to/a.md", "https://kubernetes.io/", "https://kubernetes.io/", id="external"
+        ),
         pytest.param("project/README.md", "docs/index.md", "../index.md", id="into docs"),
         pytest.param("project/README.md", "SECURITY.md", "SECURITY.md", id="outside docs"),
         pytest.param(
@@ -29,7 +31,7 @@ ROOT = publish.ROOT
         ),
     ],
 )
-def test_links_of_the_repository_become_those_of_the_site(here: str, link: str, there: str) -> None:
+def test_repository_links_are_rewritten_for_the_site(here: str, link: str, there: str) -> None:
     made = publish.relinked(f"see [this]({link}).", PurePosixPath(here))
     assert made == f"see [this]({there})."
 
@@ -40,7 +42,7 @@ def build(root: Path) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.fixture(scope="module")
-def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def site_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Build the site of a copy of the repository."""
     root = tmp_path_factory.mktemp("site")
     for name in ("docs", "examples"):
@@ -53,18 +55,18 @@ def copied(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("dead", ["[x](reference/none.md)", "[x](reference/cli.md#none)"])
-def test_broken_link_fails_the_build(copied: Path, dead: str) -> None:
-    index = copied / "docs" / "index.md"
+def test_broken_link_fails_the_build(site_copy: Path, dead: str) -> None:
+    index = site_copy / "docs" / "index.md"
     whole = index.read_text()
     index.write_text(f"{whole}\n{dead}\n")
-    done = build(copied)
+    done = build(site_copy)
     index.write_text(whole)
     assert done.returncode != 0
     assert "does not exist" in done.stdout + done.stderr
 
 
-def test_the_site_loads_nothing_from_elsewhere(copied: Path) -> None:
-    pages = list((copied / "build" / "site").rglob("*.html"))
+def test_site_loads_no_external_resources(site_copy: Path) -> None:
+    pages = list((site_copy / "build" / "site").rglob("*.html"))
     assert len(pages) > 20
     for page in pages:
         text = page.read_text()
@@ -72,8 +74,8 @@ def test_the_site_loads_nothing_from_elsewhere(copied: Path) -> None:
             assert 'rel="canonical"' in found or "rel=canonical" in found, (page, found)
 
 
-def test_every_page_is_two_clicks_from_the_start(copied: Path) -> None:
-    site = copied / "build" / "site"
+def test_every_page_is_within_two_clicks_of_the_start_page(site_copy: Path) -> None:
+    site = site_copy / "build" / "site"
     every = {page for page in site.rglob("*.html") if page.name != "404.html"}
     seen, border = {site / "index.html"}, {site / "index.html"}
     for _ in range(2):
@@ -83,7 +85,7 @@ def test_every_page_is_two_clicks_from_the_start(copied: Path) -> None:
 
 
 def _links(page: Path) -> set[Path]:
-    """Read the pages that the text of a page links to, the menu left out."""
+    """Return the pages that the text of a page links to, without the menu."""
     (text,) = re.findall(r"<article.*?</article>", page.read_text(), re.DOTALL)
     targets = re.findall(r'href="?([^"#>\s]+\.html)', text)
     return {(page.parent / target).resolve() for target in targets}

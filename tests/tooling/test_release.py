@@ -1,4 +1,4 @@
-"""The files of a release: the same bytes each time, and one version everywhere."""
+"""Release files are reproducible and have one version."""
 
 from __future__ import annotations
 
@@ -36,18 +36,18 @@ EPOCH = 1_700_000_000
         pytest.param("charts/holdfast/Chart.yaml", f"\nappVersion: {VERSION}\n", id="chart"),
     ],
 )
-def test_one_version_is_everywhere(file: str, line: str) -> None:
+def test_all_files_have_the_release_version(file: str, line: str) -> None:
     assert line in (ROOT / file).read_text()
 
 
 def test_archives_do_not_depend_on_the_order_of_their_files() -> None:
     files = {"b": b"2", "a": b"1"}
-    turned = dict(reversed(files.items()))
+    reordered = dict(reversed(files.items()))
     for make in (lambda found: archives.tar(found, EPOCH), archives.zipped):
-        assert make(files) == make(turned)
+        assert make(files) == make(reordered)
 
 
-def test_a_stamped_archive_forgets_who_made_it_and_when() -> None:
+def test_stamped_archive_does_not_depend_on_owner_and_time() -> None:
     def made(time: int, owner: str) -> bytes:
         out = io.BytesIO()
         with tarfile.open(fileobj=out, mode="w:gz") as archive:
@@ -60,7 +60,7 @@ def test_a_stamped_archive_forgets_who_made_it_and_when() -> None:
     assert archives.stamped(made(1, "me"), EPOCH) == archives.stamped(made(2, "you"), EPOCH)
 
 
-def test_an_image_becomes_an_oci_archive(tmp_path: Path) -> None:
+def test_image_is_converted_to_an_oci_archive(tmp_path: Path) -> None:
     program, packed = tmp_path / "pause", tmp_path / "image.tar"
     program.write_bytes(b"program")
     packed.write_bytes(node_images.docker_archive(program))
@@ -78,7 +78,7 @@ def test_an_image_becomes_an_oci_archive(tmp_path: Path) -> None:
     assert layer["size"] == len(stored)
 
 
-def test_notes_are_the_versions_section_of_the_changelog() -> None:
+def test_notes_are_the_changelog_section_of_the_version() -> None:
     text = (
         "# Changelog\n\n## [Unreleased]\n\nnext\n\n## [2.0.0] - 2026-01-01\n\nnew\n\n## [1.0.0]\n"
     )
@@ -86,7 +86,7 @@ def test_notes_are_the_versions_section_of_the_changelog() -> None:
     assert notes(text, "3.0.0") == "# Holdfast 3.0.0\n\nnext\n"
 
 
-def test_krew_takes_the_manifest(tmp_path: Path) -> None:
+def test_krew_accepts_the_manifest(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     file.write_text(krew.manifest("0.1.0", "https://example.com/x.tar.gz", "a" * 64))
     validator = build.ensure(modules=KREW) / "validate-krew-manifest"
@@ -97,7 +97,7 @@ def test_krew_takes_the_manifest(tmp_path: Path) -> None:
     assert spec == "a" * 64
 
 
-def start(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
+def run_pyz(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     """Run a holdfast.pyz with these files, and with a separate cache."""
     archive = folder / "holdfast.pyz"
     with zipfile.ZipFile(archive, "w") as packed:
@@ -110,7 +110,7 @@ def start(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
 
 
-def test_the_single_file_unpacks_what_this_python_needs(tmp_path: Path) -> None:
+def test_pyz_unpacks_the_files_for_this_python(tmp_path: Path) -> None:
     native = bootstrap.native()
     command = "import compiled\ndef main():\n    print(compiled.NAME)\n"
     files = {
@@ -119,12 +119,12 @@ def test_the_single_file_unpacks_what_this_python_needs(tmp_path: Path) -> None:
         "native/elsewhere/cp311/compiled.py": "NAME = 'foreign'\n",
     }
     for _ in range(2):
-        assert start(tmp_path, **files).stdout == "ours\n"
+        assert run_pyz(tmp_path, **files).stdout == "ours\n"
     (folder,) = (tmp_path / "cache" / "holdfast" / "pyz").iterdir()
     assert (folder / "compiled.py").read_text() == "NAME = 'ours'\n"
 
 
-def test_the_single_file_says_what_it_lacks(tmp_path: Path) -> None:
-    done = start(tmp_path)
+def test_pyz_without_files_for_this_python_names_the_fix(tmp_path: Path) -> None:
+    done = run_pyz(tmp_path)
     assert done.returncode == 1
     assert "install the wheel with pip, or use the image" in done.stderr

@@ -1,4 +1,4 @@
-"""Every answer to a mistake is produced, and names the thing and the fix."""
+"""Every documented mistake gets a message that names the cause and the fix."""
 
 import pytest
 
@@ -8,7 +8,7 @@ ROWS = [pytest.param(one, id=one.mistake) for rows in MISTAKES.values() for one 
 
 
 @pytest.mark.parametrize("row", ROWS)
-def test_answer_names_the_thing_and_the_fix(row: Mistake) -> None:
+def test_message_names_the_cause_and_the_fix(row: Mistake) -> None:
     answer = row.answer()
 
     assert row.thing in answer
@@ -16,7 +16,7 @@ def test_answer_names_the_thing_and_the_fix(row: Mistake) -> None:
     assert answer.isprintable()
 
 
-def test_there_are_many_rows_and_no_two_alike() -> None:
+def test_mistakes_are_numerous_and_unique() -> None:
     mistakes = [one for rows in MISTAKES.values() for one in rows]
 
     assert len({one.mistake for one in mistakes}) == len(mistakes)

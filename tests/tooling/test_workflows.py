@@ -16,7 +16,7 @@ ROOT = Path(__file__).resolve().parents[2]
 WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
-def test_workflows_have_no_findings() -> None:
+def test_workflows_pass_actionlint() -> None:
     command = [
         str(build.ensure(modules=ACTIONLINT) / "actionlint"),
         "-shellcheck=",
@@ -33,16 +33,16 @@ def test_actions_are_pinned_by_commit(path: Path) -> None:
     assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
 
 
-def test_jobs_run_what_ci_runs() -> None:
+def test_jobs_run_the_same_targets_as_ci() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"].values()
     targets = [name for job in jobs for name in job["strategy"]["matrix"]["target"]]
     commands = re.findall(r"(?m)^make (.+)$", (ROOT / ".ci" / "run").read_text())
     ci = [one for line in commands for one in line.split() if not one.startswith("-")]
-    assert sorted(targets) == sorted([*ci, "coverage"])  # which takes too long for each change
+    assert sorted(targets) == sorted([*ci, "coverage"])  # coverage takes too long for each change
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
-def test_targets_exist(path: Path) -> None:
+def test_make_targets_exist(path: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text()))
     run = set(re.findall(r"run: .*make ([a-z-]+)|target: \[(.+)\]", path.read_text()))
     named = {name for pair in run for text in pair for name in re.findall(r"[a-z-]+", text)}

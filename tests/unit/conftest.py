@@ -1,4 +1,4 @@
-"""Settings of the pure tests."""
+"""Shared settings and fixtures of the unit tests."""
 
 import logging
 from collections.abc import Iterator
@@ -6,14 +6,14 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-# how long an example takes says something about the machine, not about the code
+# the duration of an example depends on the machine, not on the code
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("holdfast")
 
 
 @pytest.fixture
 def own_logging() -> Iterator[logging.Logger]:
-    """Let the test set up logging for itself, and restore it behind it. Gives Holdfast's logger."""
+    """Yield Holdfast's logger; let the test set up logging, and restore it afterwards."""
     root, ours = logging.getLogger(), logging.getLogger("holdfast")
     handlers, levels = root.handlers[:], (root.level, ours.level)
     root.handlers = []  # basicConfig(force=True) closes what it finds

@@ -1,7 +1,7 @@
 """Hostile input costs work in proportion to its length, and bounded memory.
 
-Nothing here is a time. Work is counted, in lines of Python that run; the same input always takes
-the same. Memory is the peak of what Python allocates for one review.
+No test measures time. Work is the number of lines of Python that run, which is always the same for
+the same input. Memory is the peak that Python allocates for one review.
 """
 
 import json
@@ -16,10 +16,10 @@ from tests.support.counting import counted
 from tests.support.hostile import PATHS, SERVER
 
 SMALL, TIMES = 200, 8
-"""How many of what is repeated there are, and how many times as many there are then."""
+"""Number of repeated elements in the small body, and how many times as many the large one has."""
 SLACK = 1.1
 MOST_PER_BYTE = 40
-"""Bytes of memory, for a body's own: `{}` in a list costs most, and is 3 bytes of a body."""
+"""Bytes of memory per byte of the body: `{}` in a list costs most, for 3 bytes of the body."""
 FIXED = 256 << 10
 LONG = 100_000
 """Characters of a long value."""
@@ -37,7 +37,7 @@ def specified(**spec: Any) -> Any:
     return pod
 
 
-def refused(**spec: Any) -> Any:
+def invalid(**spec: Any) -> Any:
     """Make a pod whose rejection lists all errors, not only that of its delay."""
     pod = annotated(delay="x")
     pod["spec"] |= spec
@@ -64,7 +64,7 @@ def owner(number: int) -> Any:
 
 
 def job_set(templates: int, **metadata: Any) -> Any:
-    """Make a review of a JobSet, with so many templates that concern plugins."""
+    """Make a review of a JobSet with this many templates that plugins handle."""
     job = {"template": {"spec": {"template": annotated()}}}
     jobs = {"metadata": {"name": "x"} | metadata, "spec": {"replicatedJobs": [job] * templates}}
     return make_review(jobs, kind={"group": "jobset.x-k8s.io", "version": "v1", "kind": "JobSet"})
@@ -122,8 +122,8 @@ SHAPES: dict[str, Make] = {
         {"matchExpressions": [zone(f"v{i}", operator="NotIn") for i in range(n)]}
     ),
     "values": lambda n: affine({"matchExpressions": [zone(*(f"v{i}" for i in range(n)))]}),
-    "refused, with empty parts": lambda n: refused(x=[{}] * 10 * n),
-    "refused, with short parts": lambda n: refused(x=[{"": 0}] * 10 * n),
+    "refused, with empty parts": lambda n: invalid(x=[{}] * 10 * n),
+    "refused, with short parts": lambda n: invalid(x=[{"": 0}] * 10 * n),
     "deep lists": lambda n: specified(x=nested(n // 10)),
     "containers": lambda n: specified(containers=[{"name": "c", "image": "x"}] * n),
 }
@@ -147,15 +147,15 @@ def nested(depth: int) -> Any:
 
 
 def body_of(shape: str, count: int) -> bytes:
-    """Make a review as short as JSON can be: most of what is repeated fits into it."""
+    """Make a review in compact JSON, which has room for the most repeated elements."""
     made = (SHAPES | WORKLOADS)[shape](count)
     review = made if "request" in made else make_review(made)
     return json.dumps(review, separators=(",", ":")).encode()
 
 
 def work(path: str, content: bytes) -> int:
-    SERVER.ask_here(path, content)  # what is made once is there
-    with counted() as steps:  # in this thread alone
+    SERVER.ask_here(path, content)  # warm up: one-time work is not counted
+    with counted() as steps:  # counts this thread only
         response = SERVER.ask_here(path, content)
     assert response.status == 200
     return steps[0]
@@ -163,20 +163,20 @@ def work(path: str, content: bytes) -> int:
 
 @pytest.mark.parametrize(("path", "shape"), CASES)
 def test_work_grows_no_faster_than_the_body(path: str, shape: str) -> None:
-    few, many = work(path, body_of(shape, SMALL)), work(path, body_of(shape, SMALL * TIMES))
+    small, large = work(path, body_of(shape, SMALL)), work(path, body_of(shape, SMALL * TIMES))
 
-    assert few > 500, "nothing was counted"
-    assert many <= few * TIMES * SLACK
+    assert small > 500, "nothing was counted"
+    assert large <= small * TIMES * SLACK
 
 
 def test_unknown_keys_beyond_the_last_warning_cost_little() -> None:
-    few, many = (work("/validate", body_of("unknown keys", SMALL * n)) for n in (1, TIMES))
+    small, large = (work("/validate", body_of("unknown keys", SMALL * n)) for n in (1, TIMES))
 
-    assert many <= few * TIMES / 2
+    assert large <= small * TIMES / 2
 
 
 @pytest.mark.parametrize(("path", "shape"), CASES)
-def test_memory_is_in_proportion_to_the_body(path: str, shape: str) -> None:
+def test_memory_is_proportional_to_the_body(path: str, shape: str) -> None:
     content = body_of(shape, SMALL * TIMES)
     SERVER.ask(path, content)
     tracemalloc.start()
@@ -201,7 +201,7 @@ def test_memory_is_in_proportion_to_the_body(path: str, shape: str) -> None:
     ],
 )
 def test_long_values_are_not_kept_after_their_reviews(key: str, start: str, end: str) -> None:
-    """Anyone can send reviews, and each with another value."""
+    """Anyone can send reviews, each with a different value."""
 
     def ask(number: int) -> None:
         value = f"{start}{start[-1] * number}{end}"

@@ -1,4 +1,4 @@
-"""Whatever is sent as a review: a valid answer or a clean 400, one line in the log, and no 500."""
+"""Any input gets a valid response or a clean 400 with one line in the log, and never a 500."""
 
 import json
 from typing import Any
@@ -92,7 +92,7 @@ KINDS = {
 
 
 @st.composite
-def right_reviews(draw: st.DrawFn) -> Any:
+def valid_reviews(draw: st.DrawFn) -> Any:
     kind = draw(st.sampled_from(list(KINDS)))
 
     def whole() -> Any:
@@ -125,8 +125,8 @@ KEYS = ["x", "annotations", "request", "object", "metadata", "spec", "scheduling
 
 
 @pytest.mark.parametrize("path", PATHS)
-@given(review=right_reviews())
-def test_right_reviews_are_answered(path: str, review: Any) -> None:
+@given(review=valid_reviews())
+def test_valid_reviews_are_answered(path: str, review: Any) -> None:
     request = review["request"]
     kinds = ("Pod", "VirtualMachine") if request["operation"] == "UPDATE" else ("Pod",)
     misplaced = path == "/mutate" and request["kind"]["kind"] not in kinds
@@ -135,21 +135,23 @@ def test_right_reviews_are_answered(path: str, review: Any) -> None:
 
 
 @pytest.mark.parametrize("path", PATHS)
-@given(review=with_mistakes(right_reviews(), junk=JUNK, keys=KEYS, most=3))
-def test_reviews_with_mistakes_are_answered_or_refused(path: str, review: Any) -> None:
+@given(review=with_mistakes(valid_reviews(), junk=JUNK, keys=KEYS, most=3))
+def test_reviews_with_mistakes_are_answered_or_rejected(path: str, review: Any) -> None:
     check(path, json.dumps(review).encode())
 
 
 @pytest.mark.parametrize("path", PATHS)
 @given(content=st.binary(max_size=60))
 @example(content=b"\xff\xfe")
-def test_bytes_are_refused(path: str, content: bytes) -> None:
+def test_random_bytes_are_rejected(path: str, content: bytes) -> None:
     assert check(path, content) is None
 
 
 @pytest.mark.parametrize("path", PATHS)
-@given(review=right_reviews(), cut=st.integers(0, 200), byte=st.integers(0, 255))
-def test_broken_json_is_answered_or_refused(path: str, review: Any, cut: int, byte: int) -> None:
+@given(review=valid_reviews(), cut=st.integers(0, 200), byte=st.integers(0, 255))
+def test_corrupted_json_is_answered_or_rejected(
+    path: str, review: Any, cut: int, byte: int
+) -> None:
     content = bytearray(json.dumps(review, ensure_ascii=False).encode())
     content[len(content) * cut // 201] = byte
     check(path, bytes(content))
@@ -157,8 +159,8 @@ def test_broken_json_is_answered_or_refused(path: str, review: Any, cut: int, by
 
 @pytest.mark.parametrize("path", PATHS)
 @FEW
-@given(reviews=st.lists(right_reviews(), min_size=2, max_size=4))
-def test_answer_depends_on_its_own_request_alone(path: str, reviews: list[Any]) -> None:
+@given(reviews=st.lists(valid_reviews(), min_size=2, max_size=4))
+def test_response_does_not_depend_on_earlier_requests(path: str, reviews: list[Any]) -> None:
     fresh = Server()
     together = [check_document(path, one, fresh) for one in reviews]
 
@@ -167,8 +169,8 @@ def test_answer_depends_on_its_own_request_alone(path: str, reviews: list[Any]) 
 
 
 @FEW
-@given(reviews=st.lists(right_reviews(), min_size=5, max_size=5))
-def test_series_are_bounded_whatever_pods_say(reviews: list[Any]) -> None:
+@given(reviews=st.lists(valid_reviews(), min_size=5, max_size=5))
+def test_number_of_metric_series_is_bounded(reviews: list[Any]) -> None:
     server = Server()
     for review in reviews:
         for path in PATHS:
@@ -189,16 +191,16 @@ def test_series_are_bounded_whatever_pods_say(reviews: list[Any]) -> None:
 
 @FEW
 @pytest.mark.parametrize("path", PATHS)
-@given(review=with_mistakes(right_reviews(), junk=JUNK, keys=KEYS, most=1))
-def test_flask_answers_as_the_production_worker_does(path: str, review: Any) -> None:
+@given(review=with_mistakes(valid_reviews(), junk=JUNK, keys=KEYS, most=1))
+def test_flask_responds_like_the_production_worker(path: str, review: Any) -> None:
     content = json.dumps(review).encode()
 
     assert Server().ask_flask(path, content) == Server().ask(path, content)
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_what_may_block_is_answered_from_the_pool(path: str) -> None:
-    """The review of a VM's pod goes another way than all others."""
+def test_blocking_review_is_answered_from_the_pool(path: str) -> None:
+    """The review of a VM's pod takes a different path from all others."""
     server = Server()
     server.annotate_vm({kubevirt.STICKY_NODE: "node-1"})
     account = {"username": kubevirt.CONTROLLER_ACCOUNT}
@@ -210,7 +212,7 @@ def test_what_may_block_is_answered_from_the_pool(path: str) -> None:
     assert server.log.threads == {"holdfast-review"}
 
 
-# --- one by one --------------------------------------------------------------------------------
+# --- single cases ------------------------------------------------------------------------------
 
 
 def text(review: Any = None) -> str:
@@ -223,8 +225,8 @@ def within(**request: Any) -> bytes:
     return json.dumps(review).encode()
 
 
-REFUSED = [
-    pytest.param(b"", id="nothing"),
+INVALID = [
+    pytest.param(b"", id="empty"),
     pytest.param(b"null", id="null"),
     pytest.param(b"[" * 200_000, id="deep lists"),
     pytest.param(b'{"a":' * 200_000, id="deep mappings"),
@@ -237,35 +239,38 @@ REFUSED = [
     pytest.param(text().replace('"15"', "NaN").encode(), id="NaN"),
     pytest.param(text().replace('"15"', "Infinity").encode(), id="Infinity"),
     pytest.param(text().encode("utf-16"), id="UTF-16"),
-    pytest.param(text().replace("15", "\\ud800").encode(), id="half a character, escaped"),
-    pytest.param(text().encode().replace(b"15", b"\xed\xa0\x80"), id="half a character"),
-    pytest.param(text().encode().replace(b"15", b"\xff"), id="no UTF-8"),
+    pytest.param(text().replace("15", "\\ud800").encode(), id="a lone surrogate, escaped"),
+    pytest.param(text().encode().replace(b"15", b"\xed\xa0\x80"), id="a lone surrogate"),
+    pytest.param(text().encode().replace(b"15", b"\xff"), id="invalid UTF-8"),
     pytest.param(b"\xef\xbb\xbf" + text().encode(), id="a byte order mark"),
     pytest.param(text().replace("k8s.io/v1", "k8s.io/v1beta1").encode(), id="an old version"),
     pytest.param(text().replace("AdmissionReview", "Pod").encode(), id="another kind"),
     pytest.param(b'{"apiVersion":"admission.k8s.io/v1","kind":"AdmissionReview"}', id="no request"),
     pytest.param(within(object=None), id="no object"),
     pytest.param(within(operation="DELETE", object=None), id="a deletion"),
-    pytest.param(within(operation="create"), id="no operation"),
-    pytest.param(within(kind={"group": "x", "version": "v1", "kind": EVIL}), id="an odd kind"),
+    pytest.param(within(operation="create"), id="an unknown operation"),
+    pytest.param(within(kind={"group": "x", "version": "v1", "kind": EVIL}), id="an unknown kind"),
     pytest.param(within(object=[]), id="a list for an object"),
-    pytest.param(within(object={"metadata": {"annotations": {"a": 5}}}), id="a number for a text"),
     pytest.param(
-        text().replace("2026-03-01T12:00:00Z", "0001-01-01T00:00:00").encode(), id="no instant"
+        within(object={"metadata": {"annotations": {"a": 5}}}), id="a number for a string"
+    ),
+    pytest.param(
+        text().replace("2026-03-01T12:00:00Z", "0001-01-01T00:00:00").encode(),
+        id="a time without an offset",
     ),
     pytest.param(text().encode() + b"{}", id="two documents"),
 ]
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("content", REFUSED)
-def test_what_is_no_review_is_refused(path: str, content: bytes) -> None:
+@pytest.mark.parametrize("content", INVALID)
+def test_invalid_review_is_rejected(path: str, content: bytes) -> None:
     assert check(path, content) is None
 
 
 @pytest.mark.parametrize("path", PATHS)
-def test_last_of_several_keys_counts(path: str) -> None:
-    """The API server never sends one twice; who does has one answer, and not a mixture."""
+def test_last_duplicate_key_wins(path: str) -> None:
+    """The API server never sends a key twice; a client that does gets one answer, not a mixture."""
     request = text(make_review(make_pod({"delay": "soon"}), uid="first")).partition('"request": ')
     twice = request[0] + request[1] + request[2][:-1] + ", " + text()[1:]
 
@@ -279,10 +284,14 @@ HUGE = [
     pytest.param({"delay": "0." + "0" * 2**20 + "1s"}, False, id="a long fraction"),
     pytest.param({"delay": " " * 2**20 + "5"}, False, id="blanks"),
     pytest.param({"holdfast.dev/not-before": "2" * 2**20}, False, id="a long time"),
-    pytest.param({"holdfast.dev/jitter": "é" * 2**19}, False, id="others' letters"),
-    pytest.param({"other": "x" * 2**20, "delay": "5"}, True, id="a long value of others"),
-    pytest.param({f"k{n}": "v" for n in range(4_000)} | {"delay": "5"}, True, id="4,000 of them"),
-    pytest.param({f"k{n}": "v" for n in range(9_000)} | {"delay": "5"}, False, id="9,000 of them"),
+    pytest.param({"holdfast.dev/jitter": "é" * 2**19}, False, id="non-ASCII letters"),
+    pytest.param({"other": "x" * 2**20, "delay": "5"}, True, id="a long unrelated value"),
+    pytest.param(
+        {f"k{n}": "v" for n in range(4_000)} | {"delay": "5"}, True, id="4,000 annotations"
+    ),
+    pytest.param(
+        {f"k{n}": "v" for n in range(9_000)} | {"delay": "5"}, False, id="9,000 annotations"
+    ),
     pytest.param({"delay": "5", "holdfast.dev/held": "x=1," * 2**18}, True, id="a long hint"),
     pytest.param({"type": "x", "holdfast.dev/placed": "x@1," * 2**18}, True, id="a long record"),
     pytest.param({"delay": "5", "holdfast.dev/profile": "x" * 2**20}, True, id="a long profile"),
@@ -312,7 +321,7 @@ def test_huge_values_are_answered_with_short_messages(
     assert response["allowed"] == allowed
 
 
-def test_log_quotes_names_escaped() -> None:
+def test_log_escapes_names() -> None:
     server = Server()
     pod = make_pod({"delay": "soon"}, name=EVIL, namespace=EVIL)
     check("/mutate", body(pod, namespace=EVIL, name=EVIL, uid=EVIL), server)
@@ -327,14 +336,14 @@ def test_log_quotes_names_escaped() -> None:
     [{"name": "n" * 2**20}, {"namespace": "n" * 2**20}, {"uid": "n" * 2**20}],
     ids=["name", "namespace", "uid"],
 )
-def test_log_cuts_names(where: Any) -> None:
+def test_log_truncates_names(where: Any) -> None:
     for path in PATHS:
         check(path, body(make_pod({"delay": "soon"}), **where))
 
 
 @pytest.mark.parametrize("character", ["\x00", "\U0001f600", "\\", '"', "\u202e"], ids=ascii)
-def test_log_cuts_what_grows_when_it_is_escaped(character: str) -> None:
-    """Found by fuzzing with long inputs: escaped twice over, such a line had 18,000 characters."""
+def test_log_truncates_names_that_grow_when_escaped(character: str) -> None:
+    """Found by fuzzing with long inputs: escaped twice, such a line had 18,000 characters."""
     name = character * 253
     for path in PATHS:
         check(path, body(make_pod({"delay": "15"}), name=name, namespace=name, uid=name))
@@ -342,8 +351,8 @@ def test_log_cuts_what_grows_when_it_is_escaped(character: str) -> None:
 
 
 @pytest.mark.parametrize("namespace", ["n" * 2**20, EVIL, "../../etc"], ids=["long", "odd", "path"])
-def test_namespace_of_a_forged_vms_pod_is_quoted_shortly(namespace: str) -> None:
-    """Found by fuzzing with long inputs: it stood in the refusal as it was, and in the log."""
+def test_namespace_of_a_forged_vm_pod_is_truncated(namespace: str) -> None:
+    """Found by fuzzing with long inputs: the rejection and the log had the whole namespace."""
     user = {"username": kubevirt.CONTROLLER_ACCOUNT}
     forged = make_review(make_launcher(), namespace=namespace, userInfo=user)
     response = check_document("/mutate", forged)

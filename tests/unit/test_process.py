@@ -1,4 +1,4 @@
-"""Memory that goes back to the system."""
+"""Free memory is returned to the operating system."""
 
 import threading
 
@@ -7,26 +7,26 @@ import psutil
 from holdfast.webhook import process
 
 SIZE = 20_000
-"""More than Python's own allocator takes, and less than the C library maps by itself."""
+"""Too large for Python's own allocator, and too small for a mapping by the C library."""
 COUNT = 2_000
 KEPT = 20
-"""Of so many one is kept, so that what is free lies between what is not."""
+"""One block in this many is kept, so that the free ones lie between used ones."""
 
 
 def resident() -> int:
     return psutil.Process().memory_info().rss
 
 
-def test_what_is_free_between_other_things_goes_back() -> None:
+def test_fragmented_free_memory_is_returned() -> None:
     blocks = [bytes([1]) * SIZE for _ in range(COUNT)]
     blocks = blocks[::KEPT]
     before = resident()
     process.give_back()
     assert before - resident() > SIZE * COUNT / 2
-    assert len(blocks) == COUNT / KEPT  # they are still there
+    assert len(blocks) == COUNT / KEPT  # the kept blocks stay allocated
 
 
-def test_it_goes_back_again_and_again_until_the_end() -> None:
+def test_memory_is_returned_regularly_until_stopped() -> None:
     until, enough, count = threading.Event(), threading.Event(), 0
 
     def give_back() -> None:

@@ -34,7 +34,7 @@ def object_with(extra: str) -> bytes:
     ],
     ids=["objects", "lists", "brackets in strings", "mixed", "twice"],
 )
-def test_reads_what_surrounds_a_deep_field(extra: str) -> None:
+def test_fields_around_a_deep_field_are_decoded(extra: str) -> None:
     body = object_with(extra)
     decoder = msgspec.json.Decoder(Pod)
     with pytest.raises(RecursionError):
@@ -46,7 +46,7 @@ def test_reads_what_surrounds_a_deep_field(extra: str) -> None:
         assert found == ("p", "u", "n")
 
 
-def test_keeps_all_but_what_is_nested_too_deeply() -> None:
+def test_only_values_beyond_the_depth_limit_are_dropped() -> None:
     kept: Any = safe_json.decode(safe_json.ANY, object_with(nested(ACCEPTED)))
 
     assert kept["metadata"]["managedFields"][1] == {"manager": "kubelet"}
@@ -56,12 +56,12 @@ def test_keeps_all_but_what_is_nested_too_deeply() -> None:
     assert depth == DEPTH_LIMIT
 
 
-def test_leaves_other_texts_alone() -> None:
+def test_shallow_json_is_unchanged() -> None:
     shallow = nested(DEPTH_LIMIT + 1)
     assert safe_json.decode(safe_json.ANY, shallow.encode()) == msgspec.json.decode(shallow)
 
 
-def test_time_grows_with_the_text_where_a_string_does_not_end() -> None:
+def test_unterminated_string_takes_linear_time() -> None:
     deep = b'{"a":' * ACCEPTED
     for end in (rb"\"" * 200_000, b"\\" * 200_001):
         with pytest.raises(msgspec.DecodeError):
@@ -79,9 +79,17 @@ def test_time_grows_with_the_text_where_a_string_does_not_end() -> None:
         nested(5_000, inner=f"[{','.join([WIDE] * 5_000)}]"),
         nested(80, inner=f"[{nested(ACCEPTED - 90)},{','.join([WIDE] * 5_000)}]"),
     ],
-    ids=["one", "several", "brackets in keys", "lists", "wide after it", "in it", "above it"],
+    ids=[
+        "one",
+        "several",
+        "brackets in keys",
+        "lists",
+        "wide after it",
+        "wide inside it",
+        "wide above it",
+    ],
 )
-def test_brackets_are_looked_at_one_by_one_only_at_the_limit(
+def test_brackets_are_scanned_one_by_one_only_at_the_limit(
     extra: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safe_json, "DEPTH_LIMIT", 150)
@@ -100,7 +108,7 @@ def test_brackets_are_looked_at_one_by_one_only_at_the_limit(
         (3, {'["\\': ["\\", ["]"], '{}"'], "é": {"}": []}, "x": {"f:a": {"f:a": None}}}),
     ],
 )
-def test_cuts_the_same_however_the_text_is_divided(
+def test_result_does_not_depend_on_the_chunk_size(
     limit: int, kept: Any, chunk: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(safe_json, "DEPTH_LIMIT", limit)
@@ -111,6 +119,6 @@ def test_cuts_the_same_however_the_text_is_divided(
 
 
 @pytest.mark.parametrize("cut", [1, 2 * ACCEPTED, 7 * ACCEPTED])
-def test_text_that_ends_early_is_invalid(cut: int) -> None:
+def test_truncated_text_is_invalid(cut: int) -> None:
     with pytest.raises(msgspec.DecodeError):
         safe_json.decode(safe_json.ANY, nested(ACCEPTED).encode()[:-cut])

@@ -1,4 +1,4 @@
-"""Ports are taken on both families, and on the one that is there."""
+"""Listeners bind both IPv4 and IPv6, or IPv4 alone without IPv6."""
 
 import errno
 import os
@@ -10,16 +10,16 @@ from holdfast.webhook import sockets
 
 
 @pytest.mark.parametrize("caller", ["127.0.0.1", "::1"])
-def test_all_addresses_are_those_of_both_families(caller: str) -> None:
+def test_any_address_listens_on_ipv4_and_ipv6(caller: str) -> None:
     with sockets.bound(sockets.ANY, 0, 5) as listener:
         port = listener.getsockname()[1]
         socket.create_connection((caller, port), timeout=5).close()
 
 
 @pytest.mark.parametrize(("host", "other"), [("127.0.0.1", "::1"), ("::1", "127.0.0.1")])
-def test_one_address_is_that_one_alone(host: str, other: str) -> None:
-    listener, silent = beside_a_silent_port(host, other)
-    with listener, silent:
+def test_single_address_listens_on_that_address_only(host: str, other: str) -> None:
+    listener, reserved = listen_with_reserved_port(host, other)
+    with listener, reserved:
         port = listener.getsockname()[1]
         socket.create_connection((host, port), timeout=5).close()
         with pytest.raises(ConnectionRefusedError):
@@ -27,33 +27,33 @@ def test_one_address_is_that_one_alone(host: str, other: str) -> None:
 
 
 @pytest.mark.parametrize("code", [errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL])
-def test_without_ipv6_it_is_ipv4(code: int) -> None:
-    with sockets.bound(sockets.ANY, 0, 5, create=lacking(code)) as listener:
+def test_ipv4_is_used_without_ipv6(code: int) -> None:
+    with sockets.bound(sockets.ANY, 0, 5, create=failing_ipv6(code)) as listener:
         assert listener.family == socket.AF_INET
         socket.create_connection(listener.getsockname(), timeout=5).close()
 
 
-def test_a_port_that_is_taken_is_not_taken_on_ipv4_alone() -> None:
+def test_port_in_use_on_ipv6_does_not_fall_back_to_ipv4() -> None:
     with pytest.raises(OSError, match=os.strerror(errno.EADDRINUSE)):
-        sockets.bound(sockets.ANY, 0, 5, create=lacking(errno.EADDRINUSE))
+        sockets.bound(sockets.ANY, 0, 5, create=failing_ipv6(errno.EADDRINUSE))
 
 
-def beside_a_silent_port(host: str, other: str) -> tuple[socket.socket, socket.socket]:
-    """A listener at `host`, and its port at `other`, so that no other process uses it."""
+def listen_with_reserved_port(host: str, other: str) -> tuple[socket.socket, socket.socket]:
+    """Return a listener at `host`, and a socket that reserves its port at `other`."""
     for _ in range(20):
-        silent = socket.socket(socket.AF_INET6 if ":" in other else socket.AF_INET)
+        reserved = socket.socket(socket.AF_INET6 if ":" in other else socket.AF_INET)
         try:
-            silent.bind((other, 0))
-            return sockets.bound(host, silent.getsockname()[1], 5), silent
+            reserved.bind((other, 0))
+            return sockets.bound(host, reserved.getsockname()[1], 5), reserved
         except OSError as error:
-            silent.close()
+            reserved.close()
             if error.errno != errno.EADDRINUSE:
                 raise
     pytest.fail(f"{host} could not be bound to any of 20 ports that were free at {other}")
 
 
-def lacking(code: int) -> sockets.Create:
-    """Make sockets as a machine does that fails so for IPv6."""
+def failing_ipv6(code: int) -> sockets.Create:
+    """Return a factory for sockets that fails with `code` for IPv6."""
 
     def create(
         address: tuple[str, int], *, family: int, backlog: int, dualstack_ipv6: bool
@@ -67,6 +67,6 @@ def lacking(code: int) -> sockets.Create:
     return create
 
 
-def test_an_address_is_written_as_in_a_url() -> None:
+def test_address_is_written_as_in_a_url() -> None:
     assert sockets.written("::1", 80) == "[::1]:80"
     assert sockets.written("10.0.0.1", 80) == "10.0.0.1:80"

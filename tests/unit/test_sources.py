@@ -16,7 +16,7 @@ def test_no_two_classes_share_a_name() -> None:
     assert {name: found for name, found in modules.items() if len(found) > 1} == {}
 
 
-def test_every_hash_is_one_that_fips_allows() -> None:
+def test_only_fips_approved_hashes_are_used() -> None:
     used = set()
     for folder in ("webhook", "certs"):
         for path in (ROOT / folder).rglob("*.py"):

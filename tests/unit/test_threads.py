@@ -5,7 +5,7 @@ import pytest
 
 from holdfast.webhook.threads import ThreadGroup, ThreadPool
 
-PATIENCE = 10.0
+TIMEOUT = 10.0
 
 
 @pytest.fixture
@@ -16,7 +16,7 @@ def pool() -> Iterator[ThreadPool]:
 
 
 class Blocked:
-    """Jobs that wait until they may end, and note who did them."""
+    """A job that blocks until `may_end` is set, and records the names of its threads."""
 
     def __init__(self) -> None:
         self.may_end = threading.Event()
@@ -26,10 +26,10 @@ class Blocked:
     def __call__(self) -> None:
         self.names.append(threading.current_thread().name)
         self.begun.release()
-        self.may_end.wait(PATIENCE)
+        self.may_end.wait(TIMEOUT)
 
 
-def done(pool: ThreadPool) -> threading.Thread:
+def run_job(pool: ThreadPool) -> threading.Thread:
     threads: list[threading.Thread] = []
     ended = threading.Event()
 
@@ -38,46 +38,46 @@ def done(pool: ThreadPool) -> threading.Thread:
         ended.set()
 
     pool.submit(job)
-    assert ended.wait(PATIENCE)
+    assert ended.wait(TIMEOUT)
     return threads[0]
 
 
-def test_jobs_are_done_at_the_same_time_up_to_the_size(pool: ThreadPool) -> None:
+def test_jobs_run_concurrently_up_to_the_pool_size(pool: ThreadPool) -> None:
     jobs = Blocked()
     for _ in range(3):
         pool.submit(jobs)
-    assert jobs.begun.acquire(timeout=PATIENCE)
-    assert jobs.begun.acquire(timeout=PATIENCE)
+    assert jobs.begun.acquire(timeout=TIMEOUT)
+    assert jobs.begun.acquire(timeout=TIMEOUT)
     assert not jobs.begun.acquire(timeout=0.1)
     assert sorted(jobs.names) == ["test-pool_0", "test-pool_1"]
 
     jobs.may_end.set()
-    assert jobs.begun.acquire(timeout=PATIENCE)
+    assert jobs.begun.acquire(timeout=TIMEOUT)
 
 
-def test_idle_thread_is_taken_before_another_is_started(pool: ThreadPool) -> None:
+def test_idle_thread_is_reused_before_another_starts(pool: ThreadPool) -> None:
     seen = set()
     for _ in range(20):
-        seen.add(done(pool).name)
+        seen.add(run_job(pool).name)
         while not pool._idle:  # the job is over, its thread not yet idle
             pass
     assert seen == {"test-pool_0"}
 
 
-def test_job_that_blocks_holds_up_no_other(pool: ThreadPool) -> None:
+def test_blocked_job_does_not_delay_others(pool: ThreadPool) -> None:
     jobs = Blocked()
     pool.submit(jobs)
-    assert jobs.begun.acquire(timeout=PATIENCE)
-    assert done(pool).name == "test-pool_1"
+    assert jobs.begun.acquire(timeout=TIMEOUT)
+    assert run_job(pool).name == "test-pool_1"
     jobs.may_end.set()
 
 
-def test_after_the_end_nothing_is_taken_and_what_waits_is_dropped(pool: ThreadPool) -> None:
+def test_closed_pool_rejects_jobs_and_drops_queued_ones(pool: ThreadPool) -> None:
     jobs, dropped = Blocked(), Blocked()
     for job in (jobs, jobs, dropped):
         pool.submit(job)
     for _ in range(2):
-        assert jobs.begun.acquire(timeout=PATIENCE)
+        assert jobs.begun.acquire(timeout=TIMEOUT)
     pool.close()
 
     with pytest.raises(RuntimeError, match="the pool is closed"):
@@ -85,16 +85,16 @@ def test_after_the_end_nothing_is_taken_and_what_waits_is_dropped(pool: ThreadPo
     threads = [each for each in threading.enumerate() if each.name.startswith("test-pool")]
     jobs.may_end.set()
     for each in threads:
-        each.join(PATIENCE)
+        each.join(TIMEOUT)
     assert not any(each.is_alive() for each in threads)
     assert dropped.names == []
 
 
-def test_threads_keep_no_process_from_its_end(pool: ThreadPool) -> None:
-    assert done(pool).daemon
+def test_pool_threads_are_daemons(pool: ThreadPool) -> None:
+    assert run_job(pool).daemon
 
 
-def test_workers_run_until_the_end_of_the_block() -> None:
+def test_workers_run_until_the_block_exits() -> None:
     begun, ended = threading.Event(), threading.Event()
 
     def work(stop: threading.Event) -> None:
@@ -111,16 +111,16 @@ def test_workers_run_until_the_end_of_the_block() -> None:
     assert not workers.failed
 
 
-def test_a_worker_that_dies_is_logged_and_told(caplog: pytest.LogCaptureFixture) -> None:
-    told = threading.Event()
+def test_dead_worker_is_logged_and_reported(caplog: pytest.LogCaptureFixture) -> None:
+    reported = threading.Event()
 
     def die(_stop: threading.Event) -> None:
         raise RuntimeError("no such thing")
 
-    workers = ThreadGroup(on_failure=told.set)
+    workers = ThreadGroup(on_failure=reported.set)
     workers.add("recorder", die)
     with workers:
-        assert told.wait(10)
+        assert reported.wait(10)
     assert workers.failed
     assert "thread recorder died" in caplog.text
     assert "no such thing" in caplog.text

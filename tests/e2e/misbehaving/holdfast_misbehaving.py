@@ -1,4 +1,4 @@
-"""A plugin that does what a pod's annotation says: raise, sleep, or answer rubbish."""
+"""A plugin that fails as a pod's annotation says: it raises, sleeps or returns invalid results."""
 
 import time
 from typing import Any
@@ -11,7 +11,7 @@ KEY = "misbehave"
 
 
 class Misbehaving(Plugin):
-    """Takes no arguments, and says nothing of blocking: so it runs in the pool."""
+    """It does not declare whether it blocks, so it runs in the thread pool."""
 
     name = "misbehaving"
 

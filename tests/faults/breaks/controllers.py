@@ -24,17 +24,17 @@ from tests.faults.breaks.replacing import put
 
 
 def early() -> None:
-    """Releases go by the upper bound of the API server's clock, and two seconds more."""
+    """Releases use the upper bound of the API server's clock plus two seconds."""
 
     def lower_bound(self: server_clock.ServerClock, local: float) -> float | None:
-        known = self.bounds(local)
-        return None if known is None else local + known.high + 2
+        bounds = self.bounds(local)
+        return None if bounds is None else local + bounds.high + 2
 
     put(server_clock.ServerClock, lower_bound)
 
 
 def wall_clock() -> None:
-    """Releases go by this machine's wall clock."""
+    """Releases use this machine's wall clock."""
 
     def lower_bound(_self: server_clock.ServerClock, _local: float) -> float:
         return time.time()
@@ -43,9 +43,9 @@ def wall_clock() -> None:
 
 
 def gives_up() -> None:
-    """A release that fails is not tried again, and what is listed again is not read."""
+    """A failed release is not retried, and pods in a list are ignored."""
     forgets_to_list()
-    proper = releaser.Releaser.release
+    original = releaser.Releaser.release
 
     def release(
         self: releaser.Releaser,
@@ -54,7 +54,7 @@ def gives_up() -> None:
         *,
         timeout: float = releaser.RELEASE_TIMEOUT,
     ) -> releaser.Attempt:
-        attempt = proper(self, key, held, timeout=timeout)
+        attempt = original(self, key, held, timeout=timeout)
         if attempt.outcome is releaser.Outcome.RETRY:
             return releaser.Attempt(releaser.Outcome.GONE)
         return attempt
@@ -64,33 +64,33 @@ def gives_up() -> None:
 
 def hurries() -> None:
     """Failed requests are retried soon, regardless of Retry-After."""
-    proper = backoff.Backoff.failed
+    original = backoff.Backoff.failed
 
     def failed(self: backoff.Backoff, key: ObjectKey, *, now: float, at_least: float) -> float:
         del at_least
-        return proper(self, key, now=now, at_least=0.0)
+        return original(self, key, now=now, at_least=0.0)
 
     put(backoff.Backoff, failed)
 
 
 def forgets_to_list() -> None:
-    """Pods that are there at the start, or after a watch broke off, are not seen."""
-    proper = controller.ReleaseController.on_sync
+    """Pods that exist at startup, or when a watch restarts, are ignored."""
+    original = controller.ReleaseController.on_sync
 
     def on_sync(self: controller.ReleaseController, pods: Any) -> None:
         deque(pods, maxlen=0)  # consumed: a watch without a version would report all of them
-        proper(self, [])
+        original(self, [])
 
     put(controller.ReleaseController, on_sync)
 
 
 def trusts_silence() -> None:
-    """A watch may be silent for ever."""
+    """A silent watch is never restarted."""
     reflector.WATCH_SILENCE_SECONDS = 1e6
 
 
 def dies_of_gone() -> None:
-    """Nothing is followed any more when a watch has failed."""
+    """After a watch has failed, no other watch is started."""
 
     def run(self: Any, stop: threading.Event) -> None:
         self._follow(stop)
@@ -99,7 +99,7 @@ def dies_of_gone() -> None:
 
 
 def writes_blindly() -> None:
-    """A release tests neither uid nor version nor gate: it empties the list of gates."""
+    """A release tests neither UID nor version nor gate: it removes all gates."""
 
     def release_patch(_held: PendingRelease, _now_ms: int) -> Sequence[Any]:
         return [{"op": "replace", "path": "/spec/schedulingGates", "value": []}]
@@ -108,25 +108,25 @@ def writes_blindly() -> None:
 
 
 def goes_by_names() -> None:
-    """A pod is known by its name alone: another one of that name is due when the first one was."""
-    proper, first = scheduler.ReleaseScheduler.upsert, dict[Any, int]()
+    """Pods are identified by name only: a recreated pod keeps the due time of the first one."""
+    original, first = scheduler.ReleaseScheduler.upsert, dict[Any, int]()
 
     def upsert(
         self: scheduler.ReleaseScheduler,
         key: Any,
         fresh: PendingRelease,
-        *of: Any,
+        *args: Any,
         watched: bool,
     ) -> PendingRelease | None:
         due_ms = first.setdefault(key, fresh.due_ms)
-        return proper(self, key, fresh._replace(due_ms=due_ms), *of, watched=watched)
+        return original(self, key, fresh._replace(due_ms=due_ms), *args, watched=watched)
 
     put(scheduler.ReleaseScheduler, upsert)
     writes_blindly()
 
 
 def always_leads() -> None:
-    """Every controller takes itself for the leader, and none tests what it writes."""
+    """Every controller considers itself the leader, and writes without tests."""
 
     def leading(_self: leader_election.Leader) -> bool:
         return True
@@ -136,7 +136,7 @@ def always_leads() -> None:
 
 
 def leaves_the_lease() -> None:
-    """A leader stays leader for ever."""
+    """A Lease never expires."""
 
     def _is_held(self: leader_election.Leader, spec: Any) -> bool:
         return spec.holder_identity not in {None, "", self.identity}
@@ -155,8 +155,8 @@ def dies_of_errors() -> None:
 
 
 def slow_hand() -> None:
-    """One release a second, and no more at once."""
-    proper = releaser.Releaser.release
+    """Pods are released one at a time, one per second."""
+    original = releaser.Releaser.release
     controller.WORKERS = 1
 
     def release(
@@ -167,13 +167,13 @@ def slow_hand() -> None:
         timeout: float = releaser.RELEASE_TIMEOUT,
     ) -> releaser.Attempt:
         time.sleep(1)
-        return proper(self, key, held, timeout=timeout)
+        return original(self, key, held, timeout=timeout)
 
     put(releaser.Releaser, release)
 
 
 def one_lane() -> None:
-    """Due pods are released in order of arrival by any free thread."""
+    """Due pods are released in order of arrival, by any free thread."""
 
     def _next(_self: fair.FairQueue, queue: Mapping[str, Any]) -> str | None:
         return next(iter(queue), None)
@@ -182,8 +182,8 @@ def one_lane() -> None:
 
 
 def leaks() -> None:
-    """Each release leaves a file open, and a thread."""
-    proper = releaser.Releaser.release
+    """Each release leaks a file and a thread."""
+    original = releaser.Releaser.release
 
     def release(
         self: releaser.Releaser,
@@ -192,30 +192,30 @@ def leaks() -> None:
         *,
         timeout: float = releaser.RELEASE_TIMEOUT,
     ) -> releaser.Attempt:
-        left.append(os.open(os.devnull, os.O_RDONLY))
+        leaked.append(os.open(os.devnull, os.O_RDONLY))
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-        return proper(self, key, held, timeout=timeout)
+        return original(self, key, held, timeout=timeout)
 
-    left: list[int] = []
+    leaked: list[int] = []
     put(releaser.Releaser, release)
 
 
 def never_repairs() -> None:
-    """Certificates and webhook configurations are left as they are once there were webhooks."""
-    proper, published = reconciler.WebhookReconciler._ensure, threading.Event()
+    """Certificates and webhook configurations are not repaired once they exist."""
+    original, published = reconciler.WebhookReconciler._ensure, threading.Event()
 
     def _ensure(self: Any, now: Any) -> None:
         live = [listing.one(self.api, path, dict[str, Any]) or {} for path in self._paths]
         if all(map(drift.ours, live)):
             published.set()
         if not published.is_set():
-            proper(self, now)
+            original(self, now)
 
     put(reconciler.WebhookReconciler, _ensure)
 
 
 def never_forgets() -> None:
-    """A pod that is gone, or no longer held, is released all the same when its time has come."""
+    """Pods that are deleted or no longer held are still released when due."""
 
     def remove(_self: scheduler.ReleaseScheduler, _key: Any) -> None:
         return
@@ -224,21 +224,21 @@ def never_forgets() -> None:
 
 
 def forgets_who_starts() -> None:
-    """A controller that begins to lead does not count the pods that are starting."""
-    proper = pace_slots.PaceSlots.on_sync
+    """A new leader does not count the pods that are starting."""
+    original = pace_slots.PaceSlots.on_sync
 
     def on_sync(self: pace_slots.PaceSlots, pods: Iterable[PacedPod], watch: Any) -> None:
-        proper(self, [pod for pod in pods if pace_slots.GATE in pod.gates], watch)
+        original(self, [pod for pod in pods if pace_slots.GATE in pod.gates], watch)
 
     put(pace_slots.PaceSlots, on_sync)
 
 
 def dies_of_values() -> None:
-    """A value that cannot be read ends the watch of the pods."""
-    proper = permit.ReleaseDecider._foresee
+    """An invalid value ends the watch for pods."""
+    original = permit.ReleaseDecider._foresee
 
     def _foresee(self: permit.ReleaseDecider, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
-        due = proper(self, plugin, pod, at_ms)
+        due = original(self, plugin, pod, at_ms)
         if due.problem:
             raise ValueError(due.problem)
         return due
@@ -247,11 +247,11 @@ def dies_of_values() -> None:
 
 
 def forgets_freezes() -> None:
-    """Freezes that there are at the start, or after a watch broke off, are not seen."""
-    proper = freeze_watch.FreezeWatch.on_sync
+    """Freezes that exist at startup, or when a watch restarts, are ignored."""
+    original = freeze_watch.FreezeWatch.on_sync
 
     def on_sync(self: freeze_watch.FreezeWatch, namespaces: Any) -> None:
         deque(namespaces, maxlen=0)
-        proper(self, [])
+        original(self, [])
 
     put(freeze_watch.FreezeWatch, on_sync)

@@ -1,4 +1,4 @@
-"""The controller, broken on purpose so that a neighbour harms others."""
+"""The controller, broken on purpose so that one tenant can delay others."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.faults.breaks.replacing import put
 
 
 def largest_crowd_first() -> None:
-    """Of all namespaces the one with the most due pods is served first, by any free thread."""
+    """The namespace with the most due pods is served first, by any free thread."""
 
     def _next(_self: fair.FairQueue, queue: Mapping[str, Any]) -> str | None:
         return max(queue, key=lambda namespace: len(queue[namespace]), default=None)
@@ -23,19 +23,19 @@ def largest_crowd_first() -> None:
 
 
 def goes_by_labels() -> None:
-    """Held pods are those with the label."""
-    proper = controller.ReleaseController._take
+    """Only pods with the label are considered held."""
+    original = controller.ReleaseController._take
 
     def _take(self: controller.ReleaseController, pod: Pod, *, watched: bool) -> bool:
-        return HELD_LABEL in pod.labels and proper(self, pod, watched=watched)
+        return HELD_LABEL in pod.labels and original(self, pod, watched=watched)
 
     put(controller.ReleaseController, _take)
 
 
 def asks_everybody() -> None:
-    """A change of an object has every pod asked again that waits for one of its kind."""
+    """A change of an object rechecks every pod that waits for an object of its kind."""
 
-    def _affected(self: Any, *_given: Any, **_named: Any) -> Iterable[Mapping[str, ObjectKey]]:
+    def _affected(self: Any, *_args: Any, **_kwargs: Any) -> Iterable[Mapping[str, ObjectKey]]:
         return (pods for targets in self.pods.values() for pods in targets.values())
 
     put(after_objects._FollowedKind, _affected)

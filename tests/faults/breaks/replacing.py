@@ -1,10 +1,10 @@
-"""How something is broken: its function is replaced by another one."""
+"""Replaces a function of the product, to break it on purpose."""
 
 from collections.abc import Callable
 from typing import Any
 
 
 def put(owner: Any, function: Callable[..., Any]) -> None:
-    """Put a function in the place of the one of that name. Raises AttributeError without one."""
-    getattr(owner, function.__name__)  # otherwise it would silently break nothing
+    """Replace the function of the same name. Raises AttributeError if there is none."""
+    getattr(owner, function.__name__)  # otherwise nothing would be broken
     setattr(owner, function.__name__, function)

@@ -19,37 +19,36 @@ from holdfast.webhook.registration.configurations import Registration
 from holdfast.webhook.server import connection, offload, worker
 from tests.faults.breaks.replacing import put
 
-FOR_EVER, TOO_SOON_SECONDS = 1e6, 20.0
+NO_TIMEOUT, TOO_SOON_SECONDS = 1e6, 20.0
 HOLDS_SECONDS = 30.0
-"""For so long an admission server that is broken later does what it should: a row needs one that
-holds pods to begin with."""
+"""How long the admission server works before `lets_through` breaks it: rows need some held pods."""
 
 
 def lets_through() -> None:
-    """After its first thirty seconds the admission server holds nothing, and finds that right."""
+    """After 30 seconds, the admission server holds no pods, and does not validate gates."""
     end = time.monotonic() + HOLDS_SECONDS
-    mutating, validating = delay.Delay.mutate, delay.Delay.validate
+    original_mutate, original_validate = delay.Delay.mutate, delay.Delay.validate
 
     def mutate(self: Any, pod: Any, context: Any) -> Any:
-        return mutating(self, pod, context) if time.monotonic() < end else success()
+        return original_mutate(self, pod, context) if time.monotonic() < end else success()
 
     def validate(self: Any, pod: Any, context: Any) -> Any:
-        return validating(self, pod, context) if time.monotonic() < end else success()
+        return original_validate(self, pod, context) if time.monotonic() < end else success()
 
     put(delay.Delay, mutate)
     put(delay.Delay, validate)
 
 
 def fails_open() -> None:
-    """Pods are admitted when the webhook fails, and nothing checks them later."""
-    proper = Registration.configurations
+    """Pods are admitted if the webhook fails, and are not validated."""
+    original = Registration.configurations
 
     def configurations(self: Any, pipeline: Any) -> Any:
-        made = proper(self, pipeline)
-        for each in made.values():
+        objects = original(self, pipeline)
+        for each in objects.values():
             for webhook in each["webhooks"]:
                 webhook["failurePolicy"] = "Ignore"
-        return made
+        return objects
 
     def validate(_self: Any, _pod: Any, _context: Any) -> Any:
         return success()
@@ -59,28 +58,28 @@ def fails_open() -> None:
 
 
 def serves_too_soon() -> None:
-    """In its first twenty seconds a replica fails at each review, and calls itself ready."""
-    proper, end = pipeline.AdmissionPipeline.mutate, time.monotonic() + TOO_SOON_SECONDS
+    """For its first 20 seconds, a replica fails every review although it is ready."""
+    original, end = pipeline.AdmissionPipeline.mutate, time.monotonic() + TOO_SOON_SECONDS
 
     def mutate(self: Any, review: Any, *, now_ms: int) -> Any:
         if time.monotonic() < end:
             raise RuntimeError("not ready")
-        return proper(self, review, now_ms=now_ms)
+        return original(self, review, now_ms=now_ms)
 
     put(pipeline.AdmissionPipeline, mutate)
 
 
 def one_at_a_time() -> None:
-    """A slow client keeps all others waiting."""
+    """A slow review blocks all others."""
 
-    async def linger(seconds: float) -> None:
-        time.sleep(seconds)  # noqa: ASYNC251 - that is what is broken
+    async def pause(seconds: float) -> None:
+        time.sleep(seconds)  # noqa: ASYNC251 - blocks on purpose
 
-    put(sys.modules[__name__], linger)
+    put(sys.modules[__name__], pause)
 
 
 def dies_of_a_full_disk() -> None:
-    """A failure to log raises in the caller."""
+    """A logging failure raises an exception in the caller."""
 
     def handleError(_self: logging.Handler, record: logging.LogRecord) -> None:  # noqa: N802
         raise OSError(f"cannot log {record.name}")
@@ -90,7 +89,7 @@ def dies_of_a_full_disk() -> None:
 
 
 def dies_without_descriptors() -> None:
-    """A connection that cannot be accepted ends the worker."""
+    """The worker exits if it cannot accept a connection."""
 
     def _pause_accepting(_self: Any, _listener: Any, error: OSError) -> None:
         os._exit(int(bool(error)))
@@ -99,29 +98,29 @@ def dies_without_descriptors() -> None:
 
 
 def adds_again() -> None:
-    """A requirement is added to a term that has it already."""
-    proper = node_affinity.terms
+    """A requirement is added to terms that already have it."""
+    original = node_affinity.terms
 
-    class Forgetful(tuple[Any, ...]):
+    class NeverContains(tuple[Any, ...]):
         __slots__ = ()
 
         def __contains__(self, _one: object) -> bool:
             return False
 
     def terms(pod: Any) -> Any:
-        found, asks = proper(pod), sys._getframe(1).f_code.co_name
-        return [Forgetful(one) for one in found] if found and asks == "operations" else found
+        found, caller = original(pod), sys._getframe(1).f_code.co_name
+        return [NeverContains(one) for one in found] if found and caller == "operations" else found
 
     put(node_affinity, terms)
 
 
 def waits_for_ever() -> None:
-    """The admission server sets its clients no time limits, and makes no room for newcomers."""
-    proper = worker.HoldfastWorker.__init__
+    """The admission server has no timeouts, and closes no connections to accept new ones."""
+    original = worker.HoldfastWorker.__init__
 
-    def __init__(self: Any, *given: Any, **named: Any) -> None:  # noqa: N807 - it takes its place
-        proper(self, *given, **named)
-        self.settings = replace(self.settings, handshake_timeout=FOR_EVER)
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807 - replaces the original
+        original(self, *args, **kwargs)
+        self.settings = replace(self.settings, handshake_timeout=NO_TIMEOUT)
 
     def _make_room(_self: Any) -> bool:
         return False
@@ -137,12 +136,12 @@ def waits_for_ever() -> None:
 
 
 def guesses() -> None:
-    """The pod of a VM whose lookup fails is admitted unchanged."""
-    proper = sticky.Sticky._find_edits
+    """Pods of VMs are admitted unchanged if the lookup fails."""
+    original = sticky.Sticky._find_edits
 
     def _find_edits(self: Any, pod: Any, review: Any) -> Any:
         try:
-            return proper(self, pod, review)
+            return original(self, pod, review)
         except ClusterError:
             return ()
 
@@ -150,7 +149,7 @@ def guesses() -> None:
 
 
 def reads_on() -> None:
-    """Input of a client is buffered without limit."""
+    """Input from clients is buffered without limit."""
 
     def _pause_reading(_self: Any) -> None:
         return
@@ -159,39 +158,39 @@ def reads_on() -> None:
 
 
 def leaves_the_dead() -> None:
-    """A worker that has ended is not replaced."""
-    proper = Arbiter.manage_workers
+    """Workers that end are not replaced."""
+    original = Arbiter.manage_workers
 
     def manage_workers(self: Any) -> None:
         if not self.worker_age:
-            proper(self)
+            original(self)
 
     put(Arbiter, manage_workers)
 
 
-async def linger(seconds: float) -> None:
-    """Wait as what is slow does."""
+async def pause(seconds: float) -> None:
+    """Delay a review without blocking others."""
     await asyncio.sleep(seconds)
 
 
 def slow_down(file: Path) -> None:
-    """Let each review take as many seconds longer as the file says.
+    """Delay each review by the number of seconds in a file.
 
-    The file stays open: a row may let descriptors run out.
+    The file stays open, since rows may exhaust descriptors.
     """
-    proper = offload.AsyncHandler.post
-    opened = os.open(file, os.O_RDONLY)
+    original = offload.AsyncHandler.post
+    descriptor = os.open(file, os.O_RDONLY)
 
     def seconds() -> float:
-        return float(os.pread(opened, 64, 0) or 0)
+        return float(os.pread(descriptor, 64, 0) or 0)
 
-    async def later(longer: float, *given: Any) -> Any:
-        await linger(longer)
-        response = proper(*given)
+    async def delayed(delay: float, *args: Any) -> Any:
+        await pause(delay)
+        response = original(*args)
         return await response if asyncio.iscoroutine(response) else response
 
-    def post(*given: Any) -> Any:
-        longer = seconds()
-        return later(longer, *given) if longer else proper(*given)
+    def post(*args: Any) -> Any:
+        delay = seconds()
+        return delayed(delay, *args) if delay else original(*args)
 
     put(offload.AsyncHandler, post)

@@ -1,4 +1,4 @@
-"""The API server ends, is out of reach, slow, busy, silent, or has forgotten."""
+"""The API server is restarted, unreachable, slow, busy, silent, or restored from a snapshot."""
 
 import json
 import shutil
@@ -11,19 +11,19 @@ from controlplane.launcher import ControlPlane
 from holdfast.webhook.kube.reflector import WATCH_SILENCE_SECONDS
 from tests.e2e.namespace import pod
 from tests.faults.load import GATE
-from tests.faults.rows.own import due_times, mine, waiting
+from tests.faults.rows.own import due_times, own_prefix, pods_with_gate
 from tests.faults.scenario import BOUND, Scenario, Table
 
 FAULTS = Table(4)
 
 GONE = 410
-STARTS = 120.0
-"""Seconds in which the API server may start: it gives each of its caches a minute."""
-WITNESSES = 10
+START_SECONDS = 120.0
+"""Seconds in which the API server may start: each of its caches may take a minute."""
+SNAPSHOT_PODS = 10
 """Pods that are held in the snapshot, and released before it is restored."""
-NOTICED = WATCH_SILENCE_SECONDS + 5.0
-"""Seconds after which no silent watch is left, so that the next row has working ones."""
-UNSEEN = "could not look up what it needs"
+WATCHES_RENEWED = WATCH_SILENCE_SECONDS + 5.0
+"""Seconds after which all silent watches have been replaced: the next row needs working ones."""
+LOOKUP_FAILED = "could not look up what it needs"
 """The message about a pod whose lookup fails."""
 
 
@@ -32,125 +32,125 @@ UNSEEN = "could not look up what it needs"
     broken="gives-up",
     caught_by="stuck",
     outage=True,
-    refuses=True,
-    halts=True,
+    rejects=True,
+    halts_releases=True,
 )
 def restarted(scenario: Scenario) -> None:
-    """Restart it three times: as an upgrade does, and as a crash does."""
+    """Restart the API server three times, as in an upgrade and after a crash."""
     server = scenario.testbed.plane.process(API_SERVER)
-    for how in (server.stop, server.kill, server.stop)[: 1 if scenario.short else 3]:
-        how()
-        scenario.go_on(2)
+    for end in (server.stop, server.kill, server.stop)[: 1 if scenario.short else 3]:
+        end()
+        scenario.wait(2)
         server.start()
-        server.wait_ready(STARTS)
-        scenario.go_on(5, 1)
+        server.wait_ready(START_SECONDS)
+        scenario.wait(5, 1)
 
 
 @FAULTS.row(
     "api-server-unreachable",
     minutes=3.0,
     broken="guesses",
-    caught_by="VMs' pods admitted without a lookup",
-    halts=True,
+    caught_by="VM pods admitted without a lookup",
+    halts_releases=True,
 )
 def unreachable(scenario: Scenario) -> None:
-    """Cut Holdfast off from it: connections are refused, then taken and not answered."""
+    """Cut Holdfast off from the API server: connections are refused, then requests hang."""
     scenario.testbed.proxy.turn(unreachable=True)
-    vms_wait(scenario)
-    scenario.go_on(60, 12)
+    check_vm_pods_rejected(scenario)
+    scenario.wait(60, 12)
     if not scenario.short:
         scenario.testbed.proxy.turn(hanging=True)
-        vms_wait(scenario)
-        scenario.go_on(60)
-    well_again(scenario)
+        check_vm_pods_rejected(scenario)
+        scenario.wait(60)
+    recover(scenario)
 
 
 @FAULTS.row("api-server-slow", broken="early", caught_by="early")
 def slow(scenario: Scenario) -> None:
-    """Make each of Holdfast's requests take two seconds longer."""
+    """Delay each of Holdfast's requests by two seconds."""
     scenario.testbed.proxy.turn(delay=2.0)
-    vms_wait(scenario)
-    scenario.go_on(60, 12)
-    well_again(scenario)
+    check_vm_pods_rejected(scenario)
+    scenario.wait(60, 12)
+    recover(scenario)
 
 
 @FAULTS.row(
     "api-server-busy",
     minutes=2.5,
     broken="hurries",
-    caught_by="releases tried again before Retry-After",
-    halts=True,
+    caught_by="releases retried before Retry-After",
+    halts_releases=True,
 )
 def busy(scenario: Scenario) -> None:
-    """Answer 429 for a while, then 503."""
+    """Respond with 429 for a while, then with 503."""
     proxy = scenario.testbed.proxy
-    hasty = proxy.hasty
+    early_retries = proxy.early_retries
     for status in (429, 503):
-        before = proxy.told[status]
+        before = proxy.injected[status]
         proxy.turn(status=status)
-        vms_wait(scenario)
-        scenario.go_on(45, 6)
-        scenario.check(f"no answer of {status}", int(proxy.told[status] == before))
-    well_again(scenario)
-    scenario.check("releases tried again before Retry-After", proxy.hasty - hasty)
+        check_vm_pods_rejected(scenario)
+        scenario.wait(45, 6)
+        scenario.check(f"no {status} response sent", int(proxy.injected[status] == before))
+    recover(scenario)
+    scenario.check("releases retried before Retry-After", proxy.early_retries - early_retries)
 
 
-def vms_wait(scenario: Scenario) -> None:
-    """Check that a VM's pod is refused while its VM cannot be looked up."""
+def check_vm_pods_rejected(scenario: Scenario) -> None:
+    """Check that a VM's pod is rejected while its VM cannot be looked up."""
     admitted = 0
 
-    def refused() -> bool:
+    def is_rejected() -> bool:
         nonlocal admitted
         try:
-            scenario.testbed.vm_load.ask()
+            scenario.testbed.vm_load.dry_run_pod()
         except ControlPlaneError as exc:
-            return UNSEEN in str(exc)
+            return LOOKUP_FAILED in str(exc)
         admitted += 1
         return False
 
-    seconds = scenario.eventually(refused)
-    scenario.check("seconds until a VM's pod was rejected without a lookup", seconds, BOUND)
-    scenario.check("VMs' pods admitted without a lookup", admitted)
+    seconds = scenario.eventually(is_rejected)
+    scenario.check("seconds until a VM pod without a lookup was rejected", seconds, BOUND)
+    scenario.check("VM pods admitted without a lookup", admitted)
 
 
-def well_again(scenario: Scenario) -> None:
-    """Turn the weather, and wait until a VM's pod is sent to its node again."""
+def recover(scenario: Scenario) -> None:
+    """End the fault, and wait until a VM's pod requires its node again."""
     scenario.testbed.proxy.turn()
     scenario.recovered = time.time()
 
-    def sent() -> bool:
+    def requires_node() -> bool:
         with suppress(ControlPlaneError):
-            return bool(scenario.testbed.vm_load.ask())
+            return bool(scenario.testbed.vm_load.dry_run_pod())
         return False
 
     scenario.check(
-        "seconds until a VM's pod was sent to its node", scenario.eventually(sent), BOUND
+        "seconds until a VM pod required its node again", scenario.eventually(requires_node), BOUND
     )
 
 
 @FAULTS.row("watches-silent", tested=True, broken="trusts-silence", caught_by="stuck")
 def silent(scenario: Scenario) -> None:
-    """Let each watch that is open go silent permanently, without closing it.
+    """Silence each open watch permanently, without closing it.
 
-    The test does not repair them, so each release counts from its own due time.
+    Nothing repairs the watches, so each release counts from its own due time.
     """
     muted = scenario.testbed.proxy.mute()
-    scenario.check("watches that were not there to be silenced", int(not muted))
+    scenario.check("no open watch to silence", int(not muted))
     scenario.figures["watches silenced"] = muted
-    scenario.go_on(60, NOTICED)
+    scenario.wait(60, WATCHES_RENEWED)
 
 
-@FAULTS.row("watches-expired", broken="dies-of-gone", caught_by="stuck", halts=True)
+@FAULTS.row("watches-expired", broken="dies-of-gone", caught_by="stuck", halts_releases=True)
 def gone(scenario: Scenario) -> None:
     """Expire every watch."""
     proxy = scenario.testbed.proxy
-    before = proxy.told[GONE]
+    before = proxy.injected[GONE]
     proxy.turn(expired=True)
     proxy.cut()
-    scenario.go_on(60, 8)
+    scenario.wait(60, 8)
     proxy.turn()
-    # by status and by event, in turn
-    scenario.check("ways in which no watch was expired", max(0, 2 - (proxy.told[GONE] - before)))
+    # as a status, and as an event
+    scenario.check("kinds of watch expiry not sent", max(0, 2 - (proxy.injected[GONE] - before)))
 
 
 @FAULTS.row(
@@ -158,17 +158,17 @@ def gone(scenario: Scenario) -> None:
     broken="forgets-to-list",
     caught_by="stuck",
     outage=True,
-    refuses=True,
-    halts=True,
+    rejects=True,
+    halts_releases=True,
 )
-def forgotten(scenario: Scenario) -> None:
-    """Set etcd back to what it was some seconds ago, as a restored snapshot does.
+def restored(scenario: Scenario) -> None:
+    """Restore etcd from a snapshot that is some seconds old.
 
-    Kubernetes' own components are started again then, as its guide to restoring asks: they would
-    go on with what they have seen. Holdfast is not.
+    Kubernetes' own components are restarted after that, as its guide requires, since their caches
+    are outdated. Holdfast is not restarted.
     """
     plane = scenario.testbed.plane
-    names = [f"{mine(scenario)}{number}" for number in range(WITNESSES)]
+    names = [f"{own_prefix(scenario)}{number}" for number in range(SNAPSHOT_PODS)]
     scenario.own |= due_times(scenario.ns.create_pods(pod(name, {"delay": "4"}) for name in names))
     server, etcd = plane.process(API_SERVER), plane.process(ETCD)
     data = plane.directory / "etcd"
@@ -178,34 +178,35 @@ def forgotten(scenario: Scenario) -> None:
     shutil.copytree(data, snapshot)
     for each in (etcd, server):
         each.start()
-        each.wait_ready(STARTS)
-    scenario.go_on(20, 6)
-    scenario.eventually(lambda: not waiting(scenario, GATE))
-    then = version(plane)
+        each.wait_ready(START_SECONDS)
+    scenario.wait(20, 6)
+    scenario.eventually(lambda: not pods_with_gate(scenario, GATE))
+    before = version(plane)
     server.stop()
     etcd.stop()
     shutil.rmtree(data)
     snapshot.rename(data)
     for each in (etcd, server):
         each.start()
-        each.wait_ready(STARTS)
-    scenario.check("versions that did not jump back", int(version(plane) >= then))
+        each.wait_ready(START_SECONDS)
+    scenario.check("resource version did not go back", int(version(plane) >= before))
     others = [plane.process(name) for name in plane.names if name not in {API_SERVER, ETCD}]
     for each in others:
         if each.running:
             each.kill()
     scenario.eventually(lambda: all(each.running for each in others))
-    audit, space = scenario.testbed.audit, scenario.ns.namespace
+    audit, namespace = scenario.testbed.audit, scenario.ns.namespace
 
-    def again() -> int:
+    def count_released_again() -> int:
         audit.read()
-        return sum(sum(one.worked for one in audit.releases[space, name]) > 1 for name in names)
+        releases = [audit.releases[namespace, name] for name in names]
+        return sum(sum(one.succeeded for one in writes) > 1 for writes in releases)
 
-    scenario.eventually(lambda: again() == WITNESSES)
-    scenario.check("pods that were not held and released again", WITNESSES - again())
+    scenario.eventually(lambda: count_released_again() == SNAPSHOT_PODS)
+    scenario.check("restored pods not released again", SNAPSHOT_PODS - count_released_again())
 
 
 def version(plane: ControlPlane) -> int:
-    """Read the version of all pods: a list's, which etcd counts up at each write."""
+    """Return the resource version of the list of pods, which every write to etcd increases."""
     listed = json.loads(plane.kubectl("get", "--raw", "/api/v1/pods?limit=1"))
     return int(listed["metadata"]["resourceVersion"])

@@ -1,4 +1,4 @@
-"""Certificates are spoilt, lost, and renewed, under load."""
+"""Certificates are corrupted, lost, and renewed under load."""
 
 import base64
 import json
@@ -19,20 +19,20 @@ FAULTS = Table(8)
 X509 = ("x509", "certificate", "tls:")
 """Messages of creations that failed because of a certificate."""
 OVERLAP = rotation.PROPAGATION.total_seconds()
-"""Seconds that API servers are given to learn of a new CA before it signs anything."""
-SIGNED = OVERLAP + 2 * installed.REPAIR
-"""Seconds until a new CA has signed: it is seen, API servers learn of it, and that is seen."""
-ROUNDED = 1.0
-"""The times in certificates are whole seconds."""
-SERVED = 150.0
-"""Seconds until a mounted Secret has reached every replica: of a kubelet, that is; here moments."""
+"""Seconds in which API servers learn of a new CA, before it signs anything."""
+SIGN_SECONDS = OVERLAP + 2 * installed.REPAIR
+"""Seconds until a new CA has signed: the leader reads it, API servers learn of it, and it signs."""
+ROUNDING = 1.0
+"""Times in certificates are whole seconds."""
+SERVE_SECONDS = 150.0
+"""Seconds until a kubelet has updated a mounted Secret in every replica; here it is much faster."""
 YEAR = authority.CA_LIFETIME
-AGED = YEAR / 5
-"""Time left of a CA that is to be replaced: less than a third, more than the life of a leaf."""
+REMAINING = YEAR / 5
+"""Time left of a CA that is to be replaced: less than a third, more than the lifetime of a leaf."""
 
 
 def fingerprint(scenario: Scenario) -> str:
-    """Return the fingerprint of the Secret's certificate; empty while it has none."""
+    """Return the fingerprint of the certificate in the Secret; empty if there is none."""
     try:
         data = base64.b64decode(scenario.testbed.installed.secret(LEAF)["tls.crt"])
         return authority.read(data).fingerprint
@@ -40,35 +40,39 @@ def fingerprint(scenario: Scenario) -> str:
         return ""
 
 
-def replaced(scenario: Scenario, before: str, seconds: float = installed.REPAIR) -> float:
-    """Wait until the Secret holds another, usable pair, and return how many seconds it took."""
+def await_new_leaf(scenario: Scenario, before: str, seconds: float = installed.REPAIR) -> float:
+    """Wait until the Secret has a new, usable leaf, and return how many seconds that took."""
     return scenario.eventually(
         lambda: usable(scenario.testbed.installed) and fingerprint(scenario) != before, seconds
     )
 
 
 @FAULTS.row(
-    "certificate-corrupt", broken="never-repairs", caught_by="seconds until it was right: delete"
+    "certificate-corrupt",
+    broken="never-repairs",
+    caught_by="seconds until the leaf was repaired: delete",
 )
-def spoilt(scenario: Scenario) -> None:
-    """Delete the leaf, give it another's key, and make it no PEM."""
+def corrupted(scenario: Scenario) -> None:
+    """Delete the leaf, replace its key with another, and write invalid PEM."""
     made = scenario.testbed.installed
-    spoilers: list[Callable[[installed.Installation], None]] = [delete, mismatch, corrupt]
-    for spoil in spoilers[:1] if scenario.short else spoilers:
+    changes: list[Callable[[installed.Installation], None]] = [delete, mismatch, corrupt]
+    for change in changes[:1] if scenario.short else changes:
         before = fingerprint(scenario)
-        spoil(made)
-        seconds = replaced(scenario, before)
-        scenario.check(f"seconds until it was right: {spoil.__name__}", seconds, installed.REPAIR)
-        served(scenario)
-        scenario.go_on(5, 3)
-    by_certificates(scenario)
+        change(made)
+        seconds = await_new_leaf(scenario, before)
+        scenario.check(
+            f"seconds until the leaf was repaired: {change.__name__}", seconds, installed.REPAIR
+        )
+        await_served(scenario)
+        scenario.wait(5, 3)
+    check_no_x509_errors(scenario)
 
 
 @FAULTS.row(
     "ca-bundle-emptied",
     broken="never-repairs",
-    caught_by="seconds until all were right",
-    refuses=True,
+    caught_by="seconds until all CA bundles were restored",
+    rejects=True,
 )
 def blanked(scenario: Scenario) -> None:
     """Blank the caBundle of every webhook of both configurations."""
@@ -76,19 +80,19 @@ def blanked(scenario: Scenario) -> None:
     before = made.webhooks()
     left = blank(made)
     scenario.figures["webhooks without a CA bundle"] = len(before) - left
-    scenario.check("webhooks that were not blanked", left)
+    scenario.check("webhooks not blanked", left)
     seconds = scenario.eventually(lambda: made.webhooks() == before, installed.REPAIR)
-    scenario.check("seconds until all were right", seconds, installed.REPAIR)
+    scenario.check("seconds until all CA bundles were restored", seconds, installed.REPAIR)
 
 
 def blank(made: installed.Installation) -> int:
-    """Blank the caBundle of every webhook, and count those that have one all the same."""
+    """Blank the caBundle of every webhook, and count those that still have one."""
     seen = replace_in_all(made, "clientConfig/caBundle", "")
     return sum(bool(one["clientConfig"].get("caBundle")) for one in seen)
 
 
 def replace_in_all(made: installed.Installation, path: str, value: str) -> list[Object]:
-    """Replace a field of every webhook by hand, and give what has become of them."""
+    """Replace a field of every webhook, and return the webhooks as they are then stored."""
     seen: list[Object] = []
     for kind in installed.KINDS:
         patch = [
@@ -101,42 +105,41 @@ def replace_in_all(made: installed.Installation, path: str, value: str) -> list[
 
 
 @FAULTS.row(
-    "ca-lost", minutes=2.5, broken="never-repairs", caught_by="seconds until there was another"
+    "ca-lost", minutes=2.5, broken="never-repairs", caught_by="seconds until there was a new CA"
 )
 def lost_ca(scenario: Scenario) -> None:
-    """Delete the CA: another takes its place, with overlap."""
+    """Delete the CA: a new CA replaces it, with overlap."""
     made = scenario.testbed.installed
     before, leaf = made.secret(CA).get("tls.crt"), fingerprint(scenario)
     made.kubectl("delete", "secret", CA)
     seconds = scenario.eventually(
         lambda: made.secret(CA).get("tls.crt", before) != before, installed.REPAIR
     )
-    scenario.check("seconds until there was another", seconds, installed.REPAIR)
-    signed(
-        scenario, leaf, time.time()
-    )  # else the next row would meet a CA that may sign nothing yet
-    scenario.go_on(20, 5)
-    by_certificates(scenario)
+    scenario.check("seconds until there was a new CA", seconds, installed.REPAIR)
+    # otherwise the next row would start with a CA that may not sign yet
+    await_signed(scenario, leaf, time.time())
+    scenario.wait(20, 5)
+    check_no_x509_errors(scenario)
 
 
-def signed(scenario: Scenario, before: str, since: float) -> None:
-    """Wait until another CA, made or introduced `since`, has signed a leaf: not too soon.
+def await_signed(scenario: Scenario, before: str, since: float) -> None:
+    """Wait until a new CA has signed a leaf, and check that it did not sign too early.
 
-    Then until every replica serves it.
+    `since` is when the CA was added. Then wait until every replica serves the leaf.
     """
     made = scenario.testbed.installed
-    seconds = replaced(scenario, before, SIGNED)
-    scenario.check("seconds until it had signed", seconds, SIGNED)
+    seconds = await_new_leaf(scenario, before, SIGN_SECONDS)
+    scenario.check("seconds until the new CA signed a leaf", seconds, SIGN_SECONDS)
     issued = issue_time(made)
-    scenario.check("seconds by which a CA signed too soon", OVERLAP - (issued - since), ROUNDED)
-    served(scenario)
+    scenario.check("seconds by which a CA signed too early", OVERLAP - (issued - since), ROUNDING)
+    await_served(scenario)
 
 
-def served(scenario: Scenario) -> None:
-    """Wait until every replica serves the pair that the Secret holds."""
+def await_served(scenario: Scenario) -> None:
+    """Wait until every replica serves the leaf in the Secret."""
     wanted = fingerprint(scenario)
-    seconds = scenario.eventually(lambda: all_serve(scenario, wanted), SERVED)
-    scenario.check("seconds until every replica served it", seconds, SERVED)
+    seconds = scenario.eventually(lambda: all_serve(scenario, wanted), SERVE_SECONDS)
+    scenario.check("seconds until all replicas served the leaf", seconds, SERVE_SECONDS)
 
 
 def issue_time(made: installed.Installation) -> float:
@@ -145,7 +148,7 @@ def issue_time(made: installed.Installation) -> float:
 
 
 def all_serve(scenario: Scenario, wanted: str) -> bool:
-    """Return whether every replica serves the certificate of that fingerprint."""
+    """Return whether every replica serves the certificate with that fingerprint."""
     try:
         return all(
             certificate_secrets.shown(one.address) == wanted for one in scenario.testbed.replicas
@@ -154,22 +157,22 @@ def all_serve(scenario: Scenario, wanted: str) -> bool:
         return False
 
 
-def believed(scenario: Scenario) -> None:
-    """Wait until every controller has run for so long that age alone is a reason to it.
+def await_trusted_clock(scenario: Scenario) -> None:
+    """Wait until every controller has run long enough to rotate a CA because of its age.
 
-    Before, it does not trust the API server's time to have been set right.
+    Before that, it does not trust the API server's clock.
     """
     if scenario.short:
-        return  # its CA is put there, and does not grow old
+        return  # the short form does not depend on the age of a CA
     pids = [each.pid for each in scenario.testbed.controllers]
-    began = max(psutil.Process(pid).create_time() for pid in pids)
-    settled = began + rotation.SETTLING.total_seconds() + installed.REPAIR
-    time.sleep(max(0.0, settled - time.time()))
+    started = max(psutil.Process(pid).create_time() for pid in pids)
+    trusted = started + rotation.SETTLING.total_seconds() + installed.REPAIR
+    time.sleep(max(0.0, trusted - time.time()))
 
 
 @FAULTS.row(
     "ca-rotated",
-    prepare=believed,
+    prepare=await_trusted_clock,
     minutes=14.5,
     broken="never-repairs",
     caught_by="missing rotations",
@@ -177,28 +180,28 @@ def believed(scenario: Scenario) -> None:
 def rotated(scenario: Scenario) -> None:
     """Rotate the CA six times, each time in the order of a rotation.
 
-    The test adds a CA with a fifth of its life left alongside the signing CA, as a leader does that
-    is killed then. This CA is promoted, and later replaced by a CA that the leader makes.
+    The test adds a CA with a fifth of its lifetime left next to the signing CA, as if a leader had
+    been killed after adding it. This CA is promoted, and then replaced by a CA of the leader.
     """
     made, signers = scenario.testbed.installed, {signer(scenario)}
-    turns = 1 if scenario.short else 3
-    for _ in range(turns):
+    rounds = 1 if scenario.short else 3
+    for _ in range(rounds):
         before, since = fingerprint(scenario), time.time()
-        introduce(made, YEAR if scenario.short else AGED)
-        signed(scenario, before, since)
+        add_next_ca(made, YEAR if scenario.short else REMAINING)
+        await_signed(scenario, before, since)
         signers.add(signer(scenario))
         if not scenario.short:
             before = fingerprint(scenario)
-            signed(scenario, before, issue_time(made))
+            await_signed(scenario, before, issue_time(made))
             signers.add(signer(scenario))
     rotations = len(signers) - 1
-    scenario.check("missing rotations", turns * (1 if scenario.short else 2) - rotations)
+    scenario.check("missing rotations", rounds * (1 if scenario.short else 2) - rotations)
     scenario.figures["rotations"] = scenario.figures.get("rotations", 0) + rotations
-    by_certificates(scenario)
+    check_no_x509_errors(scenario)
 
 
-def introduce(made: installed.Installation, left: timedelta) -> None:
-    """Put a CA that has so much of its year left into the place of the next one."""
+def add_next_ca(made: installed.Installation, left: timedelta) -> None:
+    """Store a CA with this lifetime left as the next CA."""
     now = datetime.now(UTC)
     pair = authority.new_ca("holdfast CA, the next", now=now - YEAR + left, lifetime=YEAR)
     data = {rotation.NEXT_CERTIFICATE: pair.certificate, rotation.NEXT_KEY: pair.key}
@@ -207,7 +210,7 @@ def introduce(made: installed.Installation, left: timedelta) -> None:
 
 
 def signer(scenario: Scenario) -> str:
-    """Name the CA that signs."""
+    """Return the fingerprint of the signing CA."""
     data = base64.b64decode(scenario.testbed.installed.secret(CA)["tls.crt"])
     return authority.read(data).fingerprint
 
@@ -216,26 +219,26 @@ def signer(scenario: Scenario) -> str:
     "certificates-renewed",
     minutes=2.5,
     broken="never-repairs",
-    caught_by="seconds until there was another",
+    caught_by="seconds until there was a new leaf",
 )
 def renewed(scenario: Scenario) -> None:
-    """Delete the leaf again and again, so that another is issued and served each time."""
+    """Delete the leaf repeatedly; each time, a new leaf is issued and served."""
     for _ in range(2 if scenario.short else 10):
         renew(scenario)
-        scenario.go_on(5, 2)
-    by_certificates(scenario)
+        scenario.wait(5, 2)
+    check_no_x509_errors(scenario)
 
 
 def renew(scenario: Scenario) -> None:
-    """Delete the leaf, and wait until another is issued and served."""
+    """Delete the leaf, and wait until a new leaf is issued and served."""
     before = fingerprint(scenario)
     delete(scenario.testbed.installed)
-    seconds = replaced(scenario, before)
-    scenario.check("seconds until there was another", seconds, installed.REPAIR)
-    served(scenario)
+    seconds = await_new_leaf(scenario, before)
+    scenario.check("seconds until there was a new leaf", seconds, installed.REPAIR)
+    await_served(scenario)
 
 
-def by_certificates(scenario: Scenario) -> None:
-    """Check that no creation failed for a certificate's sake since the row began."""
-    said = [one.said for one in scenario.load.failures if one.at >= scenario.began]
-    scenario.check("x509 errors", sum(any(word in one for word in X509) for one in said))
+def check_no_x509_errors(scenario: Scenario) -> None:
+    """Check that no creation failed because of a certificate since the row started."""
+    messages = [one.message for one in scenario.load.failures if one.at >= scenario.began]
+    scenario.check("x509 errors", sum(any(word in one for word in X509) for one in messages))

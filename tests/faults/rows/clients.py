@@ -1,4 +1,4 @@
-"""Clients of the admission server stall, drip, and flood; the API server wants its answers."""
+"""Clients of the admission server stall, drip, or flood, while the API server needs responses."""
 
 import json
 import re
@@ -13,9 +13,9 @@ import psutil
 
 from holdfast.webhook.telemetry.pages import CONNECTIONS
 from tests.e2e import installed
-from tests.faults.rows.webhook import family
+from tests.faults.rows.webhook import process_tree
 from tests.faults.scenario import Scenario, Table
-from tests.faults.testbed import PRE_STOP_SECONDS, leads
+from tests.faults.testbed import PRE_STOP_SECONDS, is_leader
 from tests.server.test_memory import allowed, peak
 
 FAULTS = Table(2)
@@ -23,16 +23,16 @@ FAULTS = Table(2)
 P99 = 1.0
 """Seconds: the API server's own histogram has a bucket that ends there."""
 GROWTH = 200.0
-"""MB by which a replica may grow: a thousand connections at 0.16 MB, and what they have sent."""
-MANY, ENOUGH = 14.0, 10.0
-"""How many times its capacity a replica is asked for, and how many it has to come to."""
+"""MB by which a replica may grow: 0.16 MB for each of a thousand connections, plus their input."""
+TARGET, MINIMUM = 14.0, 10.0
+"""The rate of the flood as a multiple of a replica's capacity: attempted, and required."""
 FEW = 8
-"""Threads and files that a controller may need more for other things meanwhile."""
+"""Extra threads and files that a controller may need for other work."""
 CLIENTS = 200
 """Connections of the flood."""
-SPARED = 100
+MAX_NOT_CONNECTED = 100
 """Of a thousand clients, those that need not be connected at the same time as the others: a replica
-keeps at most this many connections, and the API server's are among them."""
+limits its connections, which include those of the API server."""
 _BUCKET = re.compile(
     r"^apiserver_admission_webhook_admission_duration_seconds_bucket"
     r'\{name="[^"]*holdfast[^"]*",.*le="([^"]+)"\} (\S+)$',
@@ -41,22 +41,22 @@ _BUCKET = re.compile(
 
 
 @contextmanager
-def alone(scenario: Scenario) -> Iterator[None]:
-    """Leave the first replica alone with all reviews: else half of them meet one at rest."""
+def first_replica_only(scenario: Scenario) -> Iterator[None]:
+    """Send all reviews to the first replica; otherwise half of them go to an idle replica."""
     testbed = scenario.testbed
-    testbed.resting.add(1)
+    testbed.taken_down.add(1)
     testbed.installed.join(1, testbed.installed.ports[1], ready=False)
-    scenario.go_on(PRE_STOP_SECONDS)
+    scenario.wait(PRE_STOP_SECONDS)
     testbed.replicas[1].terminate()
     try:
         yield
     finally:
-        testbed.revive(1)
+        testbed.restart(1)
 
 
 @contextmanager
-def crowd(address: str, *orders: str) -> Iterator[subprocess.Popen[str]]:
-    """Run clients against an address while the block lasts; it begins when all are connected."""
+def running_clients(address: str, *orders: str) -> Iterator[subprocess.Popen[str]]:
+    """Run clients while the block runs; the block starts when all are connected."""
     module = f"tests.faults.{'flood' if '@' in orders[0] else 'client_load'}"
     command = [sys.executable, "-m", module, address, *orders]
     with subprocess.Popen(
@@ -71,115 +71,127 @@ def crowd(address: str, *orders: str) -> Iterator[subprocess.Popen[str]]:
                 process.stdin.close()
 
 
-def measured(scenario: Scenario, seconds: float, short: float, *orders: str) -> Mapping[str, float]:
-    """Run clients for a while, check what the API server sees, and return what they counted."""
-    processes = family(scenario.testbed.replicas[0].pid)
-    with alone(scenario), crowd(scenario.testbed.replicas[0].address, *orders) as process:
-        had = forget_peaks(processes)
+def measure(scenario: Scenario, seconds: float, short: float, *orders: str) -> Mapping[str, float]:
+    """Run clients for a while, check latency and memory, and return the clients' counts."""
+    processes = process_tree(scenario.testbed.replicas[0].pid)
+    with (
+        first_replica_only(scenario),
+        running_clients(scenario.testbed.replicas[0].address, *orders) as process,
+    ):
+        initial = reset_peaks(processes)
         before = buckets(scenario)
-        scenario.go_on(seconds, short)
+        scenario.wait(seconds, short)
         after = buckets(scenario)
-        most = sum(map(peak, processes))
-        account = told(process)
+        highest = sum(map(peak, processes))
+        counts = stop_clients(process)
     reviews = after["+Inf"] - before["+Inf"]
     within = after[f"{P99:g}"] - before[f"{P99:g}"]
     slower = (reviews - within) / reviews if reviews else 1.0
     scenario.figures["reviews"] = scenario.figures.get("reviews", 0) + reviews
     scenario.check("share of reviews over 1 s", slower, 0.01)
-    scenario.check("MB of growth", (most - had) / 1e6, GROWTH)
-    scenario.check("peak MB", most / 1e6, allowed() / 1e6)
-    return account
+    scenario.check("MB of memory growth", (highest - initial) / 1e6, GROWTH)
+    scenario.check("peak memory in MB", highest / 1e6, allowed() / 1e6)
+    return counts
 
 
-def told(clients: subprocess.Popen[str]) -> Mapping[str, float]:
-    """End the clients, and give their own account."""
+def stop_clients(clients: subprocess.Popen[str]) -> Mapping[str, float]:
+    """Stop the clients, and return their counts."""
     assert clients.stdin is not None
     clients.stdin.close()
     assert clients.stdout is not None
     return dict(json.loads(clients.stdout.read()))
 
 
-def forget_peaks(processes: Iterable[psutil.Process]) -> int:
-    """Begin again with the most that processes have had, and give what they have now: bytes."""
+def reset_peaks(processes: Iterable[psutil.Process]) -> int:
+    """Reset the peak memory of processes, and return the sum of their current memory in bytes."""
     for each in processes:
         Path(f"/proc/{each.pid}/clear_refs").write_text("5")
     return sum(each.memory_info().rss for each in processes)
 
 
 def buckets(scenario: Scenario) -> Counter[str]:
-    """Count the reviews by how long the API server waited for them, cumulatively."""
+    """Return the API server's cumulative histogram of the durations of reviews."""
     found: Counter[str] = Counter()
     for edge, count in _BUCKET.findall(scenario.testbed.plane.kubectl("get", "--raw", "/metrics")):
         found[edge] += int(float(count))
     return found
 
 
-def ended(scenario: Scenario, account: Mapping[str, float], many: int, spared: int = 0) -> None:
-    """Check that all clients but `spared` connected at once, and that each was disconnected."""
-    scenario.check("clients that were not disconnected", account["never ended"])
-    scenario.check("clients that did not connect at once", many - account["at once"], spared)
+def check_disconnected(
+    scenario: Scenario, counts: Mapping[str, float], many: int, not_connected: int = 0
+) -> None:
+    """Check that `many` clients were connected at once, and that all of them were disconnected.
+
+    At most `not_connected` clients may be missing.
+    """
+    scenario.check("clients not disconnected", counts["not disconnected"])
+    scenario.check(
+        "clients not connected at the same time", many - counts["connected at once"], not_connected
+    )
 
 
-# alone, as the flood: alongside another lane 2.9 % of reviews took over 1 s
+# alone, like the flood: with another lane, 2.9 % of reviews took over 1 s
 @FAULTS.row(
     "clients-stalled",
     minutes=3.0,
     alone=True,
     broken="waits-for-ever",
-    caught_by="clients that were not disconnected",
+    caught_by="clients not disconnected",
 )
 def stalled(scenario: Scenario) -> None:
-    """Have 400 connections stall in the middle of each stage.
+    """Stall 400 connections in the middle of each stage.
 
-    Then a hundred clients each send a handshake, a head, and a body, one byte a second.
+    Then a hundred clients each send a handshake, a header, and a body, one byte a second.
     """
     many = 100 if scenario.short else 400
-    for kind in ("half-a-hello", "half-a-header", "half-a-body"):
-        ended(scenario, measured(scenario, 20, 12, f"{kind}={many}"), many)
-    kinds = ("drip-a-hello=100", "drip-a-header=100", "drip-a-body=100")
-    ended(scenario, measured(scenario, 30, 12, *kinds), 300)
+    for kind in ("half-hello", "half-header", "half-body"):
+        check_disconnected(scenario, measure(scenario, 20, 12, f"{kind}={many}"), many)
+    kinds = ("drip-hello=100", "drip-header=100", "drip-body=100")
+    check_disconnected(scenario, measure(scenario, 30, 12, *kinds), 300)
 
 
-# alone: alongside another lane 8.3 % of reviews took over 1 s
+# alone: with another lane, 8.3 % of reviews took over 1 s
 @FAULTS.row(
     "clients-silent",
     alone=True,
     broken="waits-for-ever",
-    caught_by="clients that were not disconnected",
+    caught_by="clients not disconnected",
 )
-def connects(scenario: Scenario) -> None:
-    """Have a thousand connections that say nothing, to a replica and to the leading controller.
+def silent(scenario: Scenario) -> None:
+    """Open a thousand silent connections, to a replica and to the leading controller.
 
-    Before it a hundred clients come to the replica and go at once, as fast as they can.
+    Before that, a hundred clients connect to the replica and disconnect at once, repeatedly.
     """
-    measured(scenario, 15, 6, "knock=100")
-    ended(scenario, measured(scenario, 30, 12, "bare=1000"), 1000, spared=SPARED)
+    measure(scenario, 15, 6, "disconnect=100")
+    check_disconnected(
+        scenario, measure(scenario, 30, 12, "silent=1000"), 1000, not_connected=MAX_NOT_CONNECTED
+    )
     leader = scenario.testbed.leader()
     process = psutil.Process(leader.pid)
     threads, files = process.num_threads(), process.num_fds()
-    with crowd(f"127.0.0.1:{installed.port(leader)}", "bare=1000") as clients:
-        scenario.go_on(30, 8)
-        scenario.check("controllers that do not answer", int(not leads(leader)))
-        scenario.check("threads of a controller more", process.num_threads() - threads, FEW)
-        scenario.check("files of a controller more", process.num_fds() - files, CONNECTIONS + FEW)
-        account = told(clients)
-    scenario.check("clients of a controller that were not disconnected", account["never ended"])
+    with running_clients(f"127.0.0.1:{installed.port(leader)}", "silent=1000") as clients:
+        scenario.wait(30, 8)
+        scenario.check("controllers not responding", int(not is_leader(leader)))
+        scenario.check("extra controller threads", process.num_threads() - threads, FEW)
+        scenario.check("extra controller files", process.num_fds() - files, CONNECTIONS + FEW)
+        counts = stop_clients(clients)
+    scenario.check("controller clients not disconnected", counts["not disconnected"])
 
 
-@FAULTS.row("clients-flood", alone=True, broken="reads-on", caught_by="peak MB")
+@FAULTS.row("clients-flood", alone=True, broken="reads-on", caught_by="peak memory in MB")
 def flood(scenario: Scenario) -> None:
-    """Ask for ten times as many reviews as a replica answers, over two hundred connections.
+    """Send ten times as many reviews as a replica can handle, over two hundred connections.
 
-    The capacity is the rate of sixteen clients that each wait for the response, or that of the
-    flood, whichever is more. Of the flood, only requests that the replica's kernel accepted count.
+    The capacity is the higher rate of responses, either to sixteen clients that wait for each
+    response, or to the flood. Only requests that the replica's kernel has accepted count.
     """
-    known = measured(scenario, 5, 4, "ask=16")
-    capacity = known["answers"] / known["seconds"]
-    account = measured(scenario, 30, 8, f"{CLIENTS}@{MANY * capacity:.0f}")
-    answered = account["answers"] / account["seconds"]
-    times = account["offered"] / account["seconds"] / max(capacity, answered)
+    normal = measure(scenario, 5, 4, "reviews=16")
+    capacity = normal["answers"] / normal["seconds"]
+    counts = measure(scenario, 30, 8, f"{CLIENTS}@{TARGET * capacity:.0f}")
+    answered = counts["answers"] / counts["seconds"]
+    multiple = counts["offered"] / counts["seconds"] / max(capacity, answered)
     scenario.figures["peak reviews per second"] = round(capacity)
-    scenario.figures |= {f"flood: {what}": round(number, 1) for what, number in account.items()}
-    scenario.figures["flood: times the capacity"] = round(times, 1)
-    scenario.check("times its capacity that the flood lacks", max(0.0, ENOUGH - times))
-    scenario.check("unanswered floods", int(not account["answers"]))
+    scenario.figures |= {f"flood: {name}": round(number, 1) for name, number in counts.items()}
+    scenario.figures["flood: multiple of the capacity"] = round(multiple, 1)
+    scenario.check("multiples of the capacity missing from the flood", max(0.0, MINIMUM - multiple))
+    scenario.check("flood without a response", int(not counts["answers"]))

@@ -1,4 +1,4 @@
-"""The controller is killed, stopped, away for long, or one of several that want to lead."""
+"""The controller is killed, paused, down for long, or runs without leader election."""
 
 import json
 import os
@@ -13,40 +13,45 @@ from tests.e2e.test_leader import metric
 from tests.faults.audit import Write
 from tests.faults.load import terms
 from tests.faults.scenario import BOUND, Scenario, Table
-from tests.faults.testbed import BROKEN, leads
+from tests.faults.testbed import BROKEN, is_leader
 
 FAULTS = Table(3)
 
 TAKEOVER = 20.0
-"""Seconds in which another leads after the leader has gone."""
+"""Seconds in which another controller becomes the leader."""
 
 START = 10.0
-"""Seconds in which a controller starts and leads, when the Lease has ended before."""
+"""Seconds in which a controller starts and becomes the leader, if the Lease has expired."""
 
-AFTERWARDS, SHORT_AFTERWARDS = 150.0, 10.0
-"""Seconds over which pods fall due that were created while no controller was there: 1,500,
-alongside the steady load, of which a small machine with a second lane binds no more."""
+DUE_LATER, SHORT_DUE_LATER = 150.0, 10.0
+"""Seconds over which the 1,500 pods fall due that were created while no controller ran: a small
+machine with a second lane cannot bind them faster in addition to the steady load."""
 
 
 @FAULTS.row(
-    "controller-killed", minutes=2.5, broken="leaves-the-lease", caught_by="seconds to a leader"
+    "controller-killed",
+    minutes=2.5,
+    broken="leaves-the-lease",
+    caught_by="seconds until there was a leader",
 )
 def killed(scenario: Scenario) -> None:
-    """Kill the leader at random, again and again."""
+    """Kill the leader repeatedly, at random times."""
     for _ in range(2 if scenario.short else 10):
-        scenario.go_on(scenario.source.uniform(0.5, 3))
+        scenario.wait(scenario.rng.uniform(0.5, 3))
         leader = scenario.testbed.leader()
         began = time.time()
         leader.kill()
         leader.start()
-        seconds = scenario.eventually(lambda: any(map(leads, scenario.testbed.controllers)), BOUND)
+        seconds = scenario.eventually(
+            lambda: any(map(is_leader, scenario.testbed.controllers)), BOUND
+        )
         scenario.halted.append((began, time.time()))
-        scenario.check("seconds to a leader", seconds, TAKEOVER)
+        scenario.check("seconds until there was a leader", seconds, TAKEOVER)
 
 
-@FAULTS.row("controller-stopped", broken="always-leads", caught_by="leaders other than the new one")
+@FAULTS.row("controller-stopped", broken="always-leads", caught_by="former leader still leads")
 def stopped(scenario: Scenario) -> None:
-    """Stop the leader for a minute; it wakes up with releases on its way."""
+    """Pause the leader for a minute; it resumes with releases in flight."""
     leader = scenario.testbed.leader()
     os.kill(leader.pid, signal.SIGSTOP)
     try:
@@ -54,16 +59,16 @@ def stopped(scenario: Scenario) -> None:
         scenario.testbed.leader()
         until = time.time()
         scenario.halted.append((began, until))
-        scenario.check("seconds to another leader", until - began, TAKEOVER)
-        scenario.go_on(max(0.0, began + 60 - until), 2)
+        scenario.check("seconds until there was another leader", until - began, TAKEOVER)
+        scenario.wait(max(0.0, began + 60 - until), 2)
     finally:
         os.kill(leader.pid, signal.SIGCONT)
-    scenario.go_on(3)
-    scenario.check("leaders other than the new one", int(leads(leader)))
-    once(scenario)
+    scenario.wait(3)
+    scenario.check("former leader still leads", int(is_leader(leader)))
+    check_no_double_release(scenario)
 
 
-@FAULTS.row("controllers-several", broken="always-leads", caught_by="released twice")
+@FAULTS.row("controllers-several", broken="always-leads", caught_by="pods released twice")
 def several(scenario: Scenario) -> None:
     """Run a controller that ignores the Lease, and write other holders into the Lease."""
     installed = scenario.testbed.installed
@@ -75,52 +80,54 @@ def several(scenario: Scenario) -> None:
     )
     with rogue:
         for number in range(3 if scenario.short else 10):
-            lease = {"spec": {"holderIdentity": f"usurper-{number}"}}
+            lease = {"spec": {"holderIdentity": f"other-{number}"}}
             patch = ("patch", "lease", "holdfast-controller", "--type=merge", "-p")
             scenario.testbed.plane.kubectl("--namespace", NAMESPACE, *patch, json.dumps(lease))
-            scenario.go_on(3)
+            scenario.wait(3)
         idle = int(not metric(rogue, "holdfast_releases_total"))
-        scenario.check("controllers without leader election that release nothing", idle)
+        scenario.check("rogue controller released nothing", idle)
     scenario.check(
-        "seconds to a leader", scenario.eventually(scenario.testbed.leader, 2 * TAKEOVER), TAKEOVER
+        "seconds until there was a leader",
+        scenario.eventually(scenario.testbed.leader, 2 * TAKEOVER),
+        TAKEOVER,
     )
-    once(scenario)
+    check_no_double_release(scenario)
 
 
-def once(scenario: Scenario) -> None:
-    """Check that no pod was released twice since the row began."""
-    scenario.go_on(2)
+def check_no_double_release(scenario: Scenario) -> None:
+    """Check that no pod was released twice since the row started."""
+    scenario.wait(2)
     scenario.testbed.audit.read()
     twice = [
         name
-        for (space, name), writes in list(scenario.testbed.audit.releases.items())
-        if space == scenario.ns.namespace
-        and sum(one.worked and one.at >= scenario.began for one in writes) > 1
+        for (namespace, name), writes in list(scenario.testbed.audit.releases.items())
+        if namespace == scenario.ns.namespace
+        and sum(one.succeeded and one.at >= scenario.began for one in writes) > 1
     ]
-    scenario.check("released twice", len(twice))
+    scenario.check("pods released twice", len(twice))
 
 
-# alone: a thousand releases took 43.6 of their 60 s alongside another lane
+# alone: with another lane, a thousand releases took 43.6 of their 60 s
 @FAULTS.row(
     "controller-away",
     minutes=7.0,
     alone=True,
     broken="slow-hand",
-    caught_by="of the batch not released in time",
-    halts=True,
+    caught_by="batch pods not released in time",
+    halts_releases=True,
 )
-def away(scenario: Scenario) -> None:
-    """Have both controllers down while a thousand pods fall due, then start them.
+def down(scenario: Scenario) -> None:
+    """Stop both controllers while a thousand pods fall due, then start them again.
 
-    Meanwhile another configuration is rolled out, which they start with. The pods that the
-    load delays meanwhile fall due afterwards: all of them are more than a small machine can bind in
-    a minute.
+    They start with a new configuration, which is rolled out before. Delayed pods that the load
+    creates before the start fall due after the batch: a small machine cannot bind all of them in a
+    minute.
     """
     for each in scenario.testbed.controllers:
         each.kill()
     count, seconds = (100, 12.0) if scenario.short else (1_000, 150.0)
     delays = {
-        f"batch-{scenario.mark}-{number}": round(scenario.source.uniform(1, seconds - 2), 3)
+        f"batch-{scenario.mark}-{number}": round(scenario.rng.uniform(1, seconds - 2), 3)
         for number in range(count)
     }
     made = scenario.ns.create_pods(
@@ -128,40 +135,41 @@ def away(scenario: Scenario) -> None:
     )
     due = {one["metadata"]["name"]: created(one) for one in made}
     due = {name: at + delays[name] for name, at in due.items()}
-    changed = scenario.testbed.roll_out()
+    annotation = scenario.testbed.roll_out()
     last_due = max(due.values())
-    afterwards = last_due + scenario.lasts(AFTERWARDS, SHORT_AFTERWARDS)
+    afterwards = last_due + scenario.long_or_short(DUE_LATER, SHORT_DUE_LATER)
     with scenario.load.due_within(last_due, afterwards):
         time.sleep(max(0.0, last_due - time.time()))
     began = time.time()
     for each in scenario.testbed.controllers:
         each.start()
     scenario.recovered = began
-    seconds = scenario.eventually(lambda: any(map(leads, scenario.testbed.controllers)), BOUND)
-    scenario.check("seconds to a leader", seconds, START)
+    seconds = scenario.eventually(lambda: any(map(is_leader, scenario.testbed.controllers)), BOUND)
+    scenario.check("seconds until there was a leader", seconds, START)
 
     def released() -> dict[str, Write]:
         scenario.testbed.audit.read()
         releases = scenario.testbed.audit.releases
         writes = {name: releases[scenario.ns.namespace, name] for name in due}
-        return {name: each[-1] for name, each in writes.items() if each and each[-1].worked}
+        return {name: each[-1] for name, each in writes.items() if each and each[-1].succeeded}
 
     scenario.eventually(lambda: len(released()) == count, BOUND)
     found = released()
-    scenario.check("of the batch not released in time", count - len(found))
+    scenario.check("batch pods not released in time", count - len(found))
     last = max((one.ended for one in found.values()), default=began) - began
-    scenario.check("seconds to the last of the batch", last, BOUND)
-    in_time = {name: place for place, name in enumerate(sorted(found, key=lambda one: due[one]))}
-    came = sorted(found, key=lambda name: found[name].at)
-    moved = [abs(place - in_time[name]) for place, name in enumerate(came)]
-    scenario.check("places out of order", max(moved, default=0), WORKERS)
-    seconds = scenario.eventually(lambda: is_placed(scenario, changed), BOUND)
-    scenario.check("seconds until the other configuration was in force", seconds, BOUND)
-    scenario.go_on(max(0.0, afterwards - time.time()))
+    scenario.check("seconds until the batch was released", last, BOUND)
+    by_due_time = sorted(found, key=lambda name: due[name])
+    expected = {name: position for position, name in enumerate(by_due_time)}
+    actual = sorted(found, key=lambda name: found[name].at)
+    moved = [abs(position - expected[name]) for position, name in enumerate(actual)]
+    scenario.check("positions out of order", max(moved, default=0), WORKERS)
+    seconds = scenario.eventually(lambda: is_placed(scenario, annotation), BOUND)
+    scenario.check("seconds until the new configuration was in effect", seconds, BOUND)
+    scenario.wait(max(0.0, afterwards - time.time()))
 
 
 def is_placed(scenario: Scenario, annotation: str) -> bool:
-    """Ask whether a pod with this annotation is placed: once with the term of the rule, or not."""
-    asked = pod(f"asks-{scenario.mark}", {annotation: "yes"})
-    (seen,) = scenario.ns.create_pods([asked], dry_run=True)
+    """Return whether a pod with this annotation gets the term of the placement rule, once."""
+    wanted = pod(f"dry-run-{scenario.mark}", {annotation: "yes"})
+    (seen,) = scenario.ns.create_pods([wanted], dry_run=True)
     return terms(seen) == 1

@@ -7,16 +7,16 @@ from statistics import median
 from controlplane.components import API_SERVER, ETCD
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube.client import Cluster
-from tests.faults.rows.api_server import STARTS
+from tests.faults.rows.api_server import START_SECONDS
 from tests.faults.scenario import Scenario, Table
 
 FAULTS = Table(5)
 
 PAUSED, RUNNING = 0.35, 0.05
-"""Seconds for which it stands still at a time, and for which it runs in between.
+"""Seconds for which etcd is paused each time, and for which it runs in between.
 
-Of writes that come at any moment half wait for 0.15 s or more: all but those that come while it
-runs, or within the last 0.15 s of a pause."""
+Half of all writes wait for 0.15 s or more: all except those that arrive while etcd runs, or in the
+last 0.15 s of a pause."""
 
 KINDS = (
     *(f"/api/v1/namespaces/default/{kind}" for kind in ("pods", "secrets", "events")),
@@ -27,12 +27,12 @@ KINDS = (
         for kind in ("virtualmachines", "virtualmachineinstances")
     ),
 )
-"""What Holdfast, the load, the scheduler and KubeVirt read and write. The API server has a client
-of etcd for each kind, and each of those looks for an etcd that was away at its own intervals,
-from one second to two minutes, 1.6 times as long each time (gRPC's connection back-off). After
-three times twenty seconds VMs were there 26 s after pods."""
-ANSWERS = 2.0
-"""Seconds for one of these questions."""
+"""What Holdfast, the load, the scheduler and KubeVirt read and write. The API server has an etcd
+client for each kind. Each client reconnects on its own, after one second to two minutes, 1.6 times
+as long each time (gRPC's connection back-off). After three outages of twenty seconds, VMs were
+readable 26 s later than pods."""
+READ_TIMEOUT = 2.0
+"""Seconds for one of these reads."""
 
 
 @FAULTS.row(
@@ -41,33 +41,37 @@ ANSWERS = 2.0
     broken="dies-of-errors",
     caught_by="stuck",
     outage=True,
-    refuses=True,
-    halts=True,
+    rejects=True,
+    halts_releases=True,
 )
 def killed(scenario: Scenario) -> None:
-    """Kill it, and start it again after a while."""
+    """Kill etcd, and start it again after a while."""
     etcd, server = map(scenario.testbed.plane.process, (ETCD, API_SERVER))
     for _ in range(1 if scenario.short else 3):
         etcd.kill()
-        scenario.go_on(20, 12)  # longer than a release waits for its answer
+        scenario.wait(20, 12)  # longer than the timeout of a release
         etcd.start()
         for each in (etcd, server):
-            each.wait_ready(STARTS)
-        scenario.check("seconds until all kinds were there", _whole(scenario), STARTS)
+            each.wait_ready(START_SECONDS)
+        scenario.check(
+            "seconds until all kinds were readable", _await_all_kinds(scenario), START_SECONDS
+        )
         scenario.recovered = time.time()
-        scenario.go_on(5, 1)
+        scenario.wait(5, 1)
 
 
-def _whole(scenario: Scenario) -> float:
-    """Wait until the API server has every kind from etcd again; return how long that took."""
+def _await_all_kinds(scenario: Scenario) -> float:
+    """Wait until the API server can read every kind from etcd, and return the seconds it took."""
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
-        return scenario.eventually(lambda: all(_is_there(cluster, kind) for kind in KINDS), STARTS)
+        return scenario.eventually(
+            lambda: all(_is_readable(cluster, kind) for kind in KINDS), START_SECONDS
+        )
 
 
-def _is_there(cluster: Cluster, kind: str) -> bool:
-    """Ask for an object that there is not: what is asked for by its name, etcd itself answers."""
+def _is_readable(cluster: Cluster, kind: str) -> bool:
+    """Get an object that does not exist: a get by name reads from etcd, not from a cache."""
     try:
-        cluster.request("GET", f"{kind}/none", timeout=ANSWERS)
+        cluster.request("GET", f"{kind}/none", timeout=READ_TIMEOUT)
     except ApiStatusError as exc:
         return exc.is_not_found
     return True
@@ -78,7 +82,7 @@ def slow(scenario: Scenario) -> None:
     """Let etcd run for 50 ms of every 400 ms, as if each write waited for a busy disk."""
     etcd, load = scenario.testbed.plane.process(ETCD), scenario.load
     began = time.time()
-    end = time.monotonic() + scenario.lasts(60, 10)
+    end = time.monotonic() + scenario.long_or_short(60, 10)
     try:
         while time.monotonic() < end:
             etcd.pause()
@@ -87,18 +91,18 @@ def slow(scenario: Scenario) -> None:
             time.sleep(RUNNING)
     finally:
         etcd.resume()
-    waits = [one.seconds for one in load.waits if one.began >= began]
-    scenario.check("moments in which nothing was created", int(not waits))
-    half = median(waits) if waits else PAUSED
-    scenario.check("moments in which no creation waited", int(half < PAUSED / 4))
-    scenario.figures["seconds for which half of creations waited"] = round(half, 3)
+    latencies = [one.seconds for one in load.latencies if one.began >= began]
+    scenario.check("no pods created", int(not latencies))
+    typical = median(latencies) if latencies else PAUSED
+    scenario.check("creations not slowed down", int(typical < PAUSED / 4))
+    scenario.figures["median seconds of a creation"] = round(typical, 3)
     audit = scenario.testbed.audit
     audit.read()
-    worked = [
+    released = [
         one.at
         for name in list(load.due)
         for one in audit.releases[load.namespace, name]
-        if one.worked and one.at >= began
+        if one.succeeded and one.at >= began
     ]
-    scenario.figures["released meanwhile"] = len(worked)
-    scenario.check("moments in which nothing was released", int(not worked))
+    scenario.figures["released during the fault"] = len(released)
+    scenario.check("no pods released", int(not released))

@@ -1,4 +1,4 @@
-"""A GitOps tool applies the webhook configurations again and again, and somebody resets them."""
+"""A GitOps tool applies the webhook configurations repeatedly, and somebody changes them."""
 
 import json
 import time
@@ -14,10 +14,10 @@ from tests.faults.scenario import Scenario, Table
 
 FAULTS = Table(7)
 
-EVERY = 5.0
+INTERVAL = 5.0
 """Seconds between two runs of the tool."""
-LOOK = 1.0
-"""Seconds between two looks at what the configurations say."""
+POLL_INTERVAL = 1.0
+"""Seconds between two reads of the configurations."""
 EMPTY = [{"op": "replace", "path": "/webhooks", "value": []}]
 
 
@@ -25,79 +25,86 @@ EMPTY = [{"op": "replace", "path": "/webhooks", "value": []}]
     "gitops-loop",
     minutes=4.5,
     broken="never-repairs",
-    caught_by="seconds until all was right: spoilt no more",
-    refuses=True,
+    caught_by="seconds until restored at the end: ignore failures",
+    rejects=True,
 )
 def loop(scenario: Scenario) -> None:
-    """Apply the webhook configurations every five seconds; spoil, blank and empty them as often."""
+    """Apply the webhook configurations every five seconds, and change them each time before."""
     made = scenario.testbed.installed
     before = made.webhooks()
     path = Path(made.folder) / "gitops.yaml"
     path.write_text("\n---\n".join(map(json.dumps, installed.empty_configurations())))
-    again(scenario, "spoilt", before, path)
-    known = len(scenario.load.failures)
-    again(scenario, "blanked", before, path)
-    refused = [one for one in scenario.load.failures[known:] if one.by_webhook and one.wish.asks]
-    scenario.figures["refused while blanked"] = len(refused)
-    scenario.check("blanked, and no creation was refused", int(not refused))
-    for name in ("emptied", "opened"):
-        with unasked(scenario):
-            again(scenario, name, before, path)
+    repeat(scenario, "ignore failures", before, path)
+    earlier = len(scenario.load.failures)
+    repeat(scenario, "blank CA bundles", before, path)
+    failures = scenario.load.failures[earlier:]
+    rejected = [one for one in failures if one.by_webhook and one.pod.annotated]
+    scenario.figures["rejected while blanked"] = len(rejected)
+    scenario.check("no pods rejected while blanked", int(not rejected))
+    for name in ("remove webhooks", "ignore failures and blank CA bundles"):
+        with no_annotated_pods(scenario):
+            repeat(scenario, name, before, path)
             scenario.ns.eventually(scenario.ns.holds_pods)
 
 
-def again(scenario: Scenario, name: str, before: list[Object], path: Path) -> None:
-    """Do a harm before each run of the tool, and bound for how long anything is wrong."""
+def repeat(scenario: Scenario, name: str, before: list[Object], path: Path) -> None:
+    """Make a change before each run of the tool, and check how soon it is reverted."""
     made, runs, left, longest = scenario.testbed.installed, 0, 0, 0.0
-    right_at = time.monotonic()
-    end = right_at + scenario.lasts(60, 10)
+    restored_at = time.monotonic()
+    end = restored_at + scenario.long_or_short(60, 10)
     while time.monotonic() < end:
-        left += HARMS[name](made)
+        left += CHANGES[name](made)
         scenario.testbed.plane.kubectl(
             "apply", "--server-side", "--force-conflicts", "-f", str(path)
         )
         runs += 1
-        until = time.monotonic() + EVERY
+        until = time.monotonic() + INTERVAL
         while time.monotonic() < until:
-            scenario.go_on(LOOK)
+            scenario.wait(POLL_INTERVAL)
             if made.webhooks() == before:
-                right_at = time.monotonic()
-            longest = max(longest, time.monotonic() - right_at)
+                restored_at = time.monotonic()
+            longest = max(longest, time.monotonic() - restored_at)
     after = scenario.eventually(lambda: made.webhooks() == before, installed.REPAIR)
-    scenario.figures |= {f"times {name}": runs, f"seconds {name} at most": round(longest, 1)}
-    scenario.check(f"webhooks that were not {name}", left)
-    scenario.check(
-        f"seconds until all was right: {name} again and again", longest, installed.REPAIR
-    )
-    scenario.check(f"seconds until all was right: {name} no more", after, installed.REPAIR)
+    scenario.figures |= {
+        f"runs: {name}": runs,
+        f"maximum seconds until restored: {name}": round(longest, 1),
+    }
+    scenario.check(f"unchanged webhooks: {name}", left)
+    scenario.check(f"maximum seconds until restored: {name}", longest, installed.REPAIR)
+    scenario.check(f"seconds until restored at the end: {name}", after, installed.REPAIR)
 
 
-def spoil(made: installed.Installation) -> int:
-    """Set failurePolicy Ignore in each webhook, and return how many do not have it."""
+def ignore_failures(made: installed.Installation) -> int:
+    """Set failurePolicy Ignore in each webhook, and return how many webhooks do not have it."""
     seen = replace_in_all(made, "failurePolicy", "Ignore")
     return sum(one["failurePolicy"] != "Ignore" for one in seen)
 
 
-def empty(made: installed.Installation) -> int:
+def remove_webhooks(made: installed.Installation) -> int:
     """Remove every webhook, and return how many are left."""
     options = ("holdfast", "--type=json", "-o", "json", "-p", json.dumps(EMPTY))
     seen = [json.loads(made.kubectl("patch", kind, *options)) for kind in installed.KINDS]
     return sum(len(each.get("webhooks") or ()) for each in seen)
 
 
-def reopen(made: installed.Installation) -> int:
-    """Do what `spoil` and `blank` do, so that everything is let through."""
-    return spoil(made) + blank(made)
+def ignore_and_blank(made: installed.Installation) -> int:
+    """Set failurePolicy Ignore and blank the CA bundles, so that all pods are admitted."""
+    return ignore_failures(made) + blank(made)
 
 
-HARMS: Mapping[str, Callable[[installed.Installation], int]] = MappingProxyType(
-    {"spoilt": spoil, "blanked": blank, "emptied": empty, "opened": reopen}
+CHANGES: Mapping[str, Callable[[installed.Installation], int]] = MappingProxyType(
+    {
+        "ignore failures": ignore_failures,
+        "blank CA bundles": blank,
+        "remove webhooks": remove_webhooks,
+        "ignore failures and blank CA bundles": ignore_and_blank,
+    }
 )
-"""Each returns how many webhooks it has left unchanged."""
+"""Each returns how many webhooks it did not change."""
 
 
 @contextmanager
-def unasked(scenario: Scenario) -> Iterator[None]:
-    """Create no pods that need Holdfast while the block lasts."""
-    with scenario.testbed.vm_load.kept_down(), scenario.load.asking_nothing():
+def no_annotated_pods(scenario: Scenario) -> Iterator[None]:
+    """Create no pods that Holdfast reviews while the block runs."""
+    with scenario.testbed.vm_load.blocked_by_quota(), scenario.load.without_annotations():
         yield

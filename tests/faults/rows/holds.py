@@ -1,7 +1,7 @@
-"""Pods that wait for more than a time, while something else is done to the cluster.
+"""Pods that are held for other reasons than a delay, while a fault is injected.
 
-Some share a pace, some wait for a Job, some for a window, some for an approval, and some for the
-end of a freeze; the load's wait for their delay meanwhile.
+They wait for a pace, a Job, a window, an approval, or the end of a freeze. The load's pods wait for
+their delay at the same time.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -21,76 +21,76 @@ from tests.e2e.namespace import Namespace, Object, gates, pod, seconds
 from tests.e2e.test_after import EMPTY_JOB
 from tests.e2e.test_leader import metric
 from tests.faults.rows import api_server, clocks, controller
-from tests.faults.scenario import BOUND, Fault, Scenario
+from tests.faults.scenario import BOUND, Action, Fault, Scenario
 
 STARTING = 3
-"""Pods of the pace that may be starting at a time."""
+"""Pods with a pace that may be starting at the same time."""
 PACED, SHORT_PACED = 27, 12
 STALLED = 240.0
-"""Seconds without a further pod that is released or ready until the rest counts as left behind. A
-busy kwok once took 160 to make a pod ready."""
+"""Seconds without another ready pod until the test stops waiting. A busy kwok once took 160 s to
+make a pod ready."""
 UNREADY = 6
-"""Pods of another pace that are never ready: a leader has to know that they are starting, however
-long it takes until there is one."""
+"""Pods with another pace that are never ready: a new leader has to count them as starting."""
 PACE_SECONDS = 295.0
-"""How long a pod that is not ready counts for its pace: 5 minutes, less what a release takes."""
-WAITERS = 20
-SOON = 20.0
-"""Seconds in which the cluster has taken in the pods that wait for a window."""
+"""How long a pod that is not ready counts as starting: 5 minutes, less the time of a release."""
+PODS_PER_HOLD = 20
+CREATION_SECONDS = 20.0
+"""Seconds in which the pods that wait for a window are created."""
 ADMIN = "holdfast-admin"
 """The user of the cluster's kubeconfig."""
-SETTLED = 5.0
-"""Seconds in which a leader has released what is due, and the audit log has it."""
+RELEASE_SECONDS = 5.0
+"""Seconds until due pods would be released, and their releases be in the audit log."""
 UNSERVED = "kube-system"
+"""A namespace that the webhooks exclude."""
 HOSTILE = ("", "\x00", "\u202e", "job/" + "a" * 5_000, "0", "-1", "9" * 400, "NaN", "{}", "*")
-"""Values that none of the annotations may have."""
+"""Values that are invalid for all of the annotations."""
 KEYS = tuple(f"holdfast.dev/{name}" for name in ("pace", "after", "window", "approval"))
 
 
-def waiting(scenario: Scenario) -> None:
-    """Create the pods, in a separate namespace: the load's running pods are deleted."""
+def create_held_pods(scenario: Scenario) -> None:
+    """Create the pods in a separate namespace, where running pods are not deleted."""
     ns = _namespace(scenario)
     Namespace.create_new(scenario.testbed.plane, ns.namespace)
-    scenario.apart.append(ns.namespace)
-    opens = (int(time.time() + SOON) // 60 + 1) * 60
+    scenario.extra_namespaces.append(ns.namespace)
+    opens = (int(time.time() + CREATION_SECONDS) // 60 + 1) * 60
     clock = time.strftime("%H:%M", time.gmtime(opens))
     closes = time.strftime("%H:%M", time.gmtime(opens + 3_600))
-    made = {"window": f"{clock}-{closes}", "after": "job/migrate", "approval": "a fault"}
+    annotations = {"window": f"{clock}-{closes}", "after": "job/migrate", "approval": "a fault"}
     ns.create_pods(
         pod(f"{name}-{number}", {f"holdfast.dev/{name}": value})
-        for name, value in made.items()
-        for number in range(WAITERS)
+        for name, value in annotations.items()
+        for number in range(PODS_PER_HOLD)
     )
-    ns.apply(_paced(int(scenario.lasts(PACED, SHORT_PACED))))
+    ns.apply(_paced(int(scenario.long_or_short(PACED, SHORT_PACED))))
     unready = {"holdfast.dev/pace": str(STARTING)}
     ns.create_pods(
         pod(f"unready-{number}", unready, schedulerName="none") for number in range(UNREADY)
     )
     scenario.due = opens
-    for number in range(WAITERS):
+    for number in range(PODS_PER_HOLD):
         scenario.own[ns.namespace, f"window-{number}"] = opens
 
 
-def meanwhile(harm: Callable[[Scenario], None]) -> Callable[[Scenario], None]:
-    """Complete the Job and approve the pods while harm is done."""
+def while_held(fault: Action) -> Action:
+    """Inject a fault while the Job completes and the pods are approved."""
 
-    def act(scenario: Scenario) -> None:
+    def inject(scenario: Scenario) -> None:
         ns = _namespace(scenario)
-        with _allowed(scenario, ns):
-            harm(scenario)
+        with _ending_holds(scenario, ns):
+            fault(scenario)
         done = seconds(ns.get("job", "migrate")["status"]["completionTime"])
-        for number in range(WAITERS):
+        for number in range(PODS_PER_HOLD):
             scenario.own[ns.namespace, f"after-{number}"] = done
 
-    return act
+    return inject
 
 
-def check(scenario: Scenario) -> None:
-    """Check that all pods but one are released, and no more of the pace than may be starting.
+def check_holds(scenario: Scenario) -> None:
+    """Check that all pods except one are released, and that the pace is kept.
 
-    While the load goes on, a busy kwok takes minutes to make the paced pods ready.
+    This runs after the load, during which a busy kwok takes minutes to make paced pods ready.
     """
-    ns, count = _namespace(scenario), int(scenario.lasts(PACED, SHORT_PACED))
+    ns, count = _namespace(scenario), int(scenario.long_or_short(PACED, SHORT_PACED))
 
     def left(*prefixes: str) -> list[str]:
         names = [
@@ -99,103 +99,103 @@ def check(scenario: Scenario) -> None:
         return [name for name in names if name.startswith(prefixes)]
 
     others = partial(left, "window", "after", "approval")
-    # a busy kwok forgets pods, but not those that it lists
+    # a busy kwok misses pods, but finds them when it lists them at startup
     scenario.testbed.plane.process(KWOK).kill()
     scenario.eventually(lambda: len(others()) <= 1, BOUND + max(0.0, scenario.due - time.time()))
     found = others()
     scenario.testbed.plane.process(KWOK).kill()
-    ready = _wait_while_more_get_ready(scenario, ns, count)
+    ready = _wait_for_ready(scenario, ns, count)
     found += left("paced")
     scenario.notes.append(f"still held: {found}")
-    scenario.check("released without an approval", int("approval-0" not in found))
+    scenario.check("pods released without an approval", int("approval-0" not in found))
     scenario.check("waiting pods not released in time", len({*found} - {"approval-0"}))
-    scenario.check("paced pods that were never ready", count - ready)
+    scenario.check("paced pods never ready", count - ready)
     scenario.check("seconds with a free slot", _longest_free(scenario, ns), BOUND)
     for name in ("paced", "unready"):
         most = _most_starting(scenario, ns, name)
-        scenario.check("paced pods starting at a time", most, STARTING)
+        scenario.check("paced pods starting at the same time", most, STARTING)
 
 
-def _wait_while_more_get_ready(scenario: Scenario, ns: Namespace, count: int) -> int:
-    def more(seen: int) -> bool:
-        return _ready(scenario, ns) > seen
+def _wait_for_ready(scenario: Scenario, ns: Namespace, count: int) -> int:
+    def has_more(than: int) -> bool:
+        return _ready(scenario, ns) > than
 
-    patience = scenario.lasts(STALLED, BOUND)
+    stalled = scenario.long_or_short(STALLED, BOUND)
     while (ready := _ready(scenario, ns)) < count:
-        if scenario.eventually(partial(more, ready), patience) > patience:
+        if scenario.eventually(partial(has_more, ready), stalled) > stalled:
             break
     return ready
 
 
 def hostile(scenario: Scenario) -> None:
-    """Store pods with our gates and unreadable values, in a namespace that no webhook serves."""
-    own = Namespace(scenario.testbed.plane, UNSERVED)
+    """Create pods with our gates and invalid values, in a namespace that the webhooks exclude."""
+    excluded = Namespace(scenario.testbed.plane, UNSERVED)
     made = [
-        pod(f"hostile-{place}-{number}", {key: value}, schedulingGates=[{"name": key}])
+        pod(f"hostile-{index}-{number}", {key: value}, schedulingGates=[{"name": key}])
         for number, key in enumerate(KEYS)
-        for place, value in enumerate(HOSTILE)
+        for index, value in enumerate(HOSTILE)
     ]
     for one in made:
         one["metadata"]["labels"] = {"hostile": "yes"}
-    own.create_pods(made)
-    scenario.go_on(30, 10)
-    own.kubectl("delete", "pods", "-l", "hostile", "--wait=false")
+    excluded.create_pods(made)
+    scenario.wait(30, 10)
+    excluded.kubectl("delete", "pods", "-l", "hostile", "--wait=false")
 
 
-def frozen(scenario: Scenario) -> None:
-    """Freeze a separate namespace, and let pods fall due in it."""
+def create_frozen_pods(scenario: Scenario) -> None:
+    """Freeze a separate namespace, and create pods in it that fall due soon."""
     ns = _namespace(scenario)
     Namespace.create_new(scenario.testbed.plane, ns.namespace)
-    scenario.apart.append(ns.namespace)
-    freeze = ("annotate", "namespace", ns.namespace, "holdfast.dev/freeze=why")
+    scenario.extra_namespaces.append(ns.namespace)
+    freeze = ("annotate", "namespace", ns.namespace, "holdfast.dev/freeze=test")
     scenario.testbed.plane.kubectl(*freeze)
     for each in scenario.testbed.controllers:
         scenario.eventually(partial(metric, each, "holdfast_freezes "), BOUND)
-    ns.create_pods(pod(f"frozen-{number}", {"delay": "1"}) for number in range(WAITERS))
+    ns.create_pods(pod(f"frozen-{number}", {"delay": "1"}) for number in range(PODS_PER_HOLD))
 
 
-def while_frozen(harm: Callable[[Scenario], None]) -> Callable[[Scenario], None]:
-    """Do harm while the pods are due, then end the freeze."""
+def while_frozen(fault: Action) -> Action:
+    """Inject a fault while the frozen pods are due, then end the freeze."""
 
-    def act(scenario: Scenario) -> None:
+    def inject(scenario: Scenario) -> None:
         ns = _namespace(scenario)
-        harm(scenario)
-        scenario.go_on(SETTLED)
+        fault(scenario)
+        scenario.wait(RELEASE_SECONDS)
         scenario.check("pods released while frozen", len(_released(scenario, ns)))
         scenario.testbed.plane.kubectl(
             "annotate", "namespace", ns.namespace, "holdfast.dev/freeze-"
         )
-        seconds = scenario.eventually(lambda: len(_released(scenario, ns)) == WAITERS, BOUND)
-        scenario.figures["seconds from the thaw to the last release"] = seconds
-        left = WAITERS - len(_released(scenario, ns))
-        scenario.check("pods not released after the thaw", left)
+        seconds = scenario.eventually(lambda: len(_released(scenario, ns)) == PODS_PER_HOLD, BOUND)
+        scenario.figures["seconds from the end of the freeze to the last release"] = seconds
+        left = PODS_PER_HOLD - len(_released(scenario, ns))
+        scenario.check("pods not released after the freeze", left)
 
-    return act
+    return inject
 
 
 def _released(scenario: Scenario, ns: Namespace) -> list[str]:
-    """List the pods that the API server may have released."""
+    """Return the pods that may have been released."""
     scenario.testbed.audit.read()
     return [
         name
-        for (space, name), writes in list(scenario.testbed.audit.releases.items())
-        if space == ns.namespace and any(each.may_have_worked for each in writes)
+        for (namespace, name), writes in list(scenario.testbed.audit.releases.items())
+        if namespace == ns.namespace and any(each.may_have_succeeded for each in writes)
     ]
 
 
 @contextmanager
-def _allowed(scenario: Scenario, ns: Namespace) -> Iterator[None]:
-    """Run the Job, and approve all pods but one, as soon as the API server lets us."""
-    refused: list[str] = []
+def _ending_holds(scenario: Scenario, ns: Namespace) -> Iterator[None]:
+    """Run the Job, and approve all pods except one, with retries during an outage."""
+    errors: list[str] = []
     approved = {approvals.APPROVED_BY: ADMIN}
     patch = json.dumps({"metadata": {"annotations": approved}})
     job = scenario.testbed.installed.folder / f"job-{scenario.mark}.json"
     job.write_text(json.dumps({**EMPTY_JOB, "metadata": {"name": "migrate"}}))
-    orders = [
+    commands = [
         ("create", "-f", str(job)),
         *(
             ("patch", "pod", f"approval-{number}", "--type=merge", "-p", patch)
-            for number in range(1, WAITERS)
+            for number in range(1, PODS_PER_HOLD)
         ),
         ("wait", "--for=condition=Complete", "job/migrate", f"--timeout={BOUND:.0f}s"),
     ]
@@ -203,7 +203,7 @@ def _allowed(scenario: Scenario, ns: Namespace) -> Iterator[None]:
     def run() -> None:
         time.sleep(2)
         end = time.monotonic() + 2 * BOUND
-        refused.extend(filter(None, (_insist(ns, order, end) for order in orders)))
+        errors.extend(filter(None, (_retry(ns, command, end) for command in commands)))
 
     thread = threading.Thread(target=run)
     thread.start()
@@ -211,15 +211,15 @@ def _allowed(scenario: Scenario, ns: Namespace) -> Iterator[None]:
         yield
     finally:
         thread.join()
-        scenario.notes += refused
-        scenario.check("orders that the API server refused", len(refused))
+        scenario.notes += errors
+        scenario.check("commands rejected by the API server", len(errors))
 
 
-def _insist(ns: Namespace, order: tuple[str, ...], end: float) -> str:
-    """Repeat a command until the API server carries it out; return why it did not until the end."""
+def _retry(ns: Namespace, command: tuple[str, ...], end: float) -> str:
+    """Repeat a command until it succeeds; return the last error if it has not at the end."""
     while True:
         try:
-            ns.kubectl(*order)
+            ns.kubectl(*command)
         except ControlPlaneError as exc:
             if "AlreadyExists" in str(exc):
                 return ""
@@ -256,17 +256,17 @@ def _is_ours(gate: str) -> bool:
 
 
 def _ready(scenario: Scenario, ns: Namespace) -> int:
-    """Count the paced pods that have been ready.
+    """Count the paced pods that have been ready at some time.
 
-    If a node's heartbeats were late, its pods are marked as not ready, and kwok leaves them so.
+    Pods of a node with late heartbeats are marked as not ready, which kwok does not undo.
     """
     scenario.testbed.audit.read()
     found = list(scenario.testbed.audit.ready)
-    return sum(space == ns.namespace and name.startswith("paced-") for space, name in found)
+    return sum(namespace == ns.namespace and name.startswith("paced-") for namespace, name in found)
 
 
 def _starting(scenario: Scenario, ns: Namespace, prefix: str) -> dict[str, tuple[float, float]]:
-    """Find from when to when each pod of a pace was released and not ready."""
+    """Return the span in which each pod with this prefix was released and not ready."""
     scenario.testbed.audit.read()
     found = {}
     for one in ns.all("pods"):
@@ -274,9 +274,9 @@ def _starting(scenario: Scenario, ns: Namespace, prefix: str) -> dict[str, tuple
         if not name.startswith(prefix):
             continue
         until = scenario.testbed.audit.ready.get((ns.namespace, name), float("inf"))
-        tries = scenario.testbed.audit.releases[ns.namespace, name]
-        since = next((each.at for each in tries if each.worked), None) or next(
-            (each.at for each in tries if each.may_have_worked), None
+        writes = scenario.testbed.audit.releases[ns.namespace, name]
+        since = next((each.at for each in writes if each.succeeded), None) or next(
+            (each.at for each in writes if each.may_have_succeeded), None
         )
         if since is not None:
             found[name] = since, max(since, min(until, since + PACE_SECONDS))
@@ -284,7 +284,7 @@ def _starting(scenario: Scenario, ns: Namespace, prefix: str) -> dict[str, tuple
 
 
 def _counts(spans: Iterable[tuple[float, float]]) -> Iterator[tuple[float, int]]:
-    """Give each moment at which the number of pods that are starting changes, and the number."""
+    """Yield each time at which the number of starting pods changes, with the new number."""
     count = 0
     for at, change in sorted(pair for since, until in spans for pair in ((since, 1), (until, -1))):
         count += change
@@ -292,7 +292,7 @@ def _counts(spans: Iterable[tuple[float, float]]) -> Iterator[tuple[float, int]]
 
 
 def _most_starting(scenario: Scenario, ns: Namespace, prefix: str) -> int:
-    """Count how many pods of a pace were released and not ready at a time, at most."""
+    """Return the most pods with this prefix that were released and not ready at the same time."""
     spans = _starting(scenario, ns, prefix)
     most = max((count for _, count in _counts(spans.values())), default=0)
     if most > STARTING:
@@ -301,7 +301,7 @@ def _most_starting(scenario: Scenario, ns: Namespace, prefix: str) -> int:
 
 
 def _longest_free(scenario: Scenario, ns: Namespace) -> float:
-    """Return for how many seconds on end a slot was free before the last pod was released."""
+    """Return the longest time, in seconds, that a slot was free before the last release."""
     spans = _starting(scenario, ns, "paced-")
     last = max((since for since, _ in spans.values()), default=0.0)
     longest, free_since = 0.0, float("inf")
@@ -313,35 +313,33 @@ def _longest_free(scenario: Scenario, ns: Namespace) -> float:
     return longest
 
 
-def _row(
-    name: str, action: Callable[[Scenario], None], broken: str, caught_by: str, **more: Any
-) -> Fault:
-    """Make a row of pods that wait for all kinds of holds."""
+def _row(name: str, inject: Action, broken: str, caught_by: str, **more: Any) -> Fault:
+    """Return a row with pods that are held for all kinds of reasons."""
     return Fault(
         name,
         11,
-        action,
+        inject,
         broken=broken,
         caught_by=caught_by,
-        **{"prepare": waiting, "verify": check, "minutes": 4.0, **more},
+        **{"prepare": create_held_pods, "verify": check_holds, "minutes": 4.0, **more},
     )
 
 
-_STARTING, _LATE = "paced pods starting at a time", "waiting pods not released in time"
-_FROZEN: dict[str, Any] = {"prepare": frozen, "verify": None, "minutes": 2.5}
+_STARTING, _LATE = "paced pods starting at the same time", "waiting pods not released in time"
+_FROZEN: dict[str, Any] = {"prepare": create_frozen_pods, "verify": None, "minutes": 2.5}
 
 FAULTS = [
-    _row("holds-controller-killed", meanwhile(controller.killed), "forgets-who-starts", _STARTING),
-    _row("holds-watches-silent", meanwhile(api_server.silent), "trusts-silence", _LATE),
+    _row("holds-controller-killed", while_held(controller.killed), "forgets-who-starts", _STARTING),
+    _row("holds-watches-silent", while_held(api_server.silent), "trusts-silence", _LATE),
     _row(
         "holds-api-server-restarted",
-        meanwhile(api_server.restarted),
+        while_held(api_server.restarted),
         "dies-of-gone",
         _LATE,
         outage=True,
     ),
-    _row("holds-clock-stepping", meanwhile(clocks.stepping), "wall-clock", "early"),
-    _row("holds-hostile-values", meanwhile(hostile), "dies-of-values", _LATE),
+    _row("holds-clock-stepping", while_held(clocks.stepping), "wall-clock", "early"),
+    _row("holds-hostile-values", while_held(hostile), "dies-of-values", _LATE),
     _row(
         "holds-frozen-controller-killed",
         while_frozen(controller.killed),
@@ -353,7 +351,7 @@ FAULTS = [
         "holds-frozen-watches-silent",
         while_frozen(api_server.silent),
         "trusts-silence",
-        "pods not released after the thaw",
+        "pods not released after the freeze",
         **_FROZEN,
     ),
 ]

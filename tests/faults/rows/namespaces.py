@@ -1,4 +1,4 @@
-"""Namespaces with held pods and VMs are deleted, and reach their quota."""
+"""Namespaces with held pods and VMs are deleted, or reach their quota."""
 
 import time
 from collections.abc import Iterator
@@ -7,77 +7,84 @@ from contextlib import contextmanager
 from holdfast.webhook.model.kubevirt import STICKY
 from tests.e2e import vms
 from tests.e2e.namespace import Namespace, Object, created, gates, pod
-from tests.faults.rows.own import due_times, mine
+from tests.faults.rows.own import due_times, own_prefix
 from tests.faults.scenario import BOUND, Scenario, Table
 
 FAULTS = Table(7)
 
 DELAY = 40.0
-"""Seconds for which the pods are held: longer than a namespace takes to go."""
-LANDED, WAITS = "landed", "waits"
-"""A VM that runs, and one whose pod is held."""
+"""Seconds for which the pods are held: longer than the deletion of a namespace."""
+RUNNING, HELD = "running", "held"
+"""A VM that runs, and a VM whose pod is held."""
 
 
-# alone: Kubernetes' own controller takes 58.5 of 60 s alongside another lane
+# alone: with another lane, Kubernetes' own controller takes 58.5 of 60 s
 @FAULTS.row(
     "namespace-deleted",
     minutes=3.0,
     alone=True,
     broken="never-forgets",
-    caught_by="releases of pods that are gone",
+    caught_by="releases of deleted pods",
 )
 def deleted(scenario: Scenario) -> None:
     """Delete a namespace with held pods and VMs, and another while both controllers are down."""
-    ns, names, until = inhabited(scenario, "gone")
+    ns, names, until = create_namespace(scenario, "gone")
     began = time.monotonic()
     delete(ns)
     scenario.eventually(lambda: not any(is_own(scenario, one) for one in ns.all("pods")))
     since = time.time()
     scenario.eventually(lambda: is_gone(ns), BOUND)
-    scenario.check("seconds until it was gone", time.monotonic() - began, BOUND)
-    scenario.check("seconds by which held pods were deleted too late to count", since - until + 5)
+    scenario.check("seconds until the namespace was gone", time.monotonic() - began, BOUND)
+    scenario.check("seconds by which held pods were deleted too late", since - until + 5)
     time.sleep(max(0.0, until - time.time()))
     scenario.testbed.audit.read()
     releases = scenario.testbed.audit.releases
     late = [one for name in names for one in releases[ns.namespace, name] if one.at > since]
-    scenario.check("releases of pods that are gone", len(late))
+    scenario.check("releases of deleted pods", len(late))
     with no_controller(scenario):
-        ns, _, _ = inhabited(scenario, "left")
-        kept = [one for one in ns.all("pods") if STICKY in one["metadata"].get("finalizers", ())]
-        scenario.check("VMs' pods without our finalizer", 2 - len(kept))
+        ns, _, _ = create_namespace(scenario, "left")
+        with_finalizer = [
+            one for one in ns.all("pods") if STICKY in one["metadata"].get("finalizers", ())
+        ]
+        scenario.check("VM pods without our finalizer", 2 - len(with_finalizer))
         delete(ns)
-        scenario.go_on(10, 4)
-        scenario.check("namespaces deleted without a controller", int(is_gone(ns)))
+        scenario.wait(10, 4)
+        scenario.check("namespaces gone while no controller ran", int(is_gone(ns)))
     seconds = scenario.eventually(lambda: is_gone(ns), BOUND)
-    scenario.check("seconds until it was gone, with controllers again", seconds, BOUND)
+    scenario.check(
+        "seconds until the namespace was gone after controllers restarted", seconds, BOUND
+    )
 
 
-def inhabited(scenario: Scenario, name: str) -> tuple[Namespace, list[str], float]:
-    """Make a namespace with held pods and VMs; name the pods, and return when they are past due."""
+def create_namespace(scenario: Scenario, name: str) -> tuple[Namespace, list[str], float]:
+    """Create a namespace with held pods and VMs.
+
+    Return it with the names of the pods, and the time at which all of them are overdue.
+    """
     name = f"{scenario.ns.namespace}-{scenario.mark}-{name}"
     ns = type(scenario.ns).create_new(scenario.testbed.plane, name)
-    ns.create(vms.vm(LANDED))
-    ns.create(vms.vm(WAITS, template_annotations={"delay": f"{DELAY:.0f}"}))
-    vms.landed(ns, LANDED)
-    ns.eventually(lambda: any(gates(one) for one in vms.launchers(ns, WAITS)))
-    names = [f"{mine(scenario)}{number}" for number in range(50)]
+    ns.create(vms.vm(RUNNING))
+    ns.create(vms.vm(HELD, template_annotations={"delay": f"{DELAY:.0f}"}))
+    vms.landed(ns, RUNNING)
+    ns.eventually(lambda: any(gates(one) for one in vms.launchers(ns, HELD)))
+    names = [f"{own_prefix(scenario)}{number}" for number in range(50)]
     made = ns.create_pods(pod(one, {"delay": f"{DELAY:.0f}"}) for one in names)
     scenario.own |= due_times(made)
     return ns, names, max(map(created, made)) + DELAY + 3
 
 
 def is_own(scenario: Scenario, seen: Object) -> bool:
-    """Return whether a pod waits and belongs to no VM."""
-    return str(seen["metadata"]["name"]).startswith(mine(scenario))
+    """Return whether a pod is one of the row's held pods, and not a pod of a VM."""
+    return str(seen["metadata"]["name"]).startswith(own_prefix(scenario))
 
 
 def delete(ns: Namespace) -> None:
-    """Have a namespace deleted, without waiting."""
+    """Start the deletion of a namespace."""
     ns.plane.kubectl("delete", "namespace", ns.namespace, "--wait=false")
 
 
 def is_gone(ns: Namespace) -> bool:
-    """Return whether nothing is left of a namespace."""
+    """Return whether a namespace has been deleted completely."""
     options = ("--ignore-not-found", "-o", "name")
     return not ns.plane.kubectl("get", "namespace", ns.namespace, *options)
 
@@ -96,23 +103,27 @@ def no_controller(scenario: Scenario) -> Iterator[None]:
         scenario.halted.append((since, time.time()))
 
 
-@FAULTS.row("quota-reached", broken="lets-through", caught_by="delayed pods let through")
+@FAULTS.row(
+    "quota-reached", broken="lets-through", caught_by="delayed pods admitted without a gate"
+)
 def quota(scenario: Scenario) -> None:
-    """Let a namespace reach its quota with pods that wait."""
+    """Let a namespace reach its quota with held pods."""
     plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-full"
     ns = type(scenario.ns).create_new(plane, name)
     ns.kubectl("create", "quota", "few", "--hard=pods=5")
     ns.eventually(lambda: ns.get("quota", "few").get("status", {}).get("hard"))
-    few = ns.create_pods(pod(f"{mine(scenario)}{number}", {"delay": "12"}) for number in range(5))
-    scenario.own |= due_times(few)
+    made = ns.create_pods(
+        pod(f"{own_prefix(scenario)}{number}", {"delay": "12"}) for number in range(5)
+    )
+    scenario.own |= due_times(made)
     try:
         ns.create_pods([pod("one-more", {"delay": "5"})])
         over = 1
-    except Exception as exc:  # noqa: BLE001 - whatever the client raises; what it says decides
+    except Exception as exc:  # noqa: BLE001 - only the message matters
         over = int("exceeded quota" not in str(exc))
-    scenario.check("pods over the quota", over)
+    scenario.check("pods admitted over the quota", over)
     held = [each for each in ns.all("pods") if gates(each)]
     scenario.check("pods not held", 5 - len(held))
     seconds = scenario.eventually(lambda: not any(gates(each) for each in ns.all("pods")))
-    scenario.check("seconds until they were released", seconds, BOUND)
+    scenario.check("seconds until the pods were released", seconds, BOUND)
     plane.kubectl("delete", "namespace", name, "--wait=false")

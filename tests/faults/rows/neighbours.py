@@ -1,7 +1,7 @@
-"""Hostile neighbours in the cluster: their webhook, their crowd, and their objects.
+"""Hostile tenants in the cluster: their webhooks, their bursts of pods, and their objects.
 
-Other tenants' pods are the load's. They are to be released within a second of their time, as in a
-cluster without such neighbours.
+The load's pods stand for other tenants' pods. They have to be released within a second of their due
+time, as in a cluster without hostile tenants.
 """
 
 import time
@@ -20,31 +20,31 @@ from holdfast.webhook.model.annotations import HELD_LABEL, RELEASED_ANNOTATION
 from tests.e2e.foreign_webhook import Object, other_webhook
 from tests.e2e.namespace import Namespace, gates, pod
 from tests.faults.load import GATE
-from tests.faults.rows.actors import ELSEWHERE, lateness
-from tests.faults.rows.own import due_times, mine
-from tests.faults.rows.scale import RATE, name_apart
-from tests.faults.scenario import BOUND, Names, Scenario, Table
+from tests.faults.rows.actors import MAX_LATE, lateness
+from tests.faults.rows.own import due_times, own_prefix
+from tests.faults.rows.scale import RATE, extra_namespace_name
+from tests.faults.scenario import BOUND, PodKey, Scenario, Table
 
 FAULTS = Table(7)
 
-WITHIN = 1.0
-"""Seconds by which other tenants' pods may be late."""
+MAX_MEDIAN_LATE = 1.0
+"""Seconds by which half of other tenants' pods may be late; by default, all of them."""
 STRIPS, REWRITES = "strips", "rewrites"
-"""Suffixes of the namespaces in which the webhook removes our label, and rewrites our notes."""
-SLOW = 1.0
-"""Seconds that the webhook takes for each answer."""
+"""Names of the namespaces in which the webhook removes our label, or rewrites our annotations."""
+RESPONSE_SECONDS = 1.0
+"""Seconds that the webhook takes for each response."""
 FORGED = {RELEASED_ANNOTATION: "2020-01-01T00:00:00Z", "holdfast.dev/held": "delay=1"}
-"""Notes on a pod that was released long ago, and asked for less than it does."""
-OBJECTS_OF_ONE = 5
-"""Objects that each pod alone waits for: the first is never ready before the end."""
+"""Annotations that pretend an earlier release, and a shorter delay."""
+OBJECTS_PER_POD = 5
+"""Objects that only one pod waits for: the first is not ready before the end."""
 SHARED = "shared"
-"""The object that all of them wait for."""
+"""The object that all of the pods wait for."""
 CHANGES = 100.0
-"""Changes of objects a second that a small machine takes alongside the load."""
+"""Changes of objects a second that a small machine can handle in addition to the load."""
 SHARED_EVERY = 25
-"""Of so many changes one is of the shared object, for which every pod is asked about again."""
-AT_ONCE = 16
-"""Requests at once."""
+"""One in this many changes is of the shared object, after which every pod is checked again."""
+IN_FLIGHT = 16
+"""Requests in flight."""
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
 
 
@@ -55,25 +55,25 @@ SLICES = "/apis/discovery.k8s.io/v1/namespaces/{}/endpointslices"
     caught_by="pods without their label not released",
 )
 def rewriting(scenario: Scenario) -> None:
-    """Have another webhook remove our label, or forge our notes, at creation and at each update.
+    """Have another webhook remove our label, or forge our annotations, at creation and each update.
 
-    It takes its time each time.
+    Each of its responses is slow.
     """
     plane = scenario.testbed.plane
-    spaces = [name_apart(scenario, name) for name in (STRIPS, REWRITES)]
-    strips, rewrites = (Namespace.create_new(plane, space) for space in spaces)
-    scenario.apart += spaces
-    names = [f"{mine(scenario)}{number}" for number in range(6 if scenario.short else 40)]
+    namespaces = [extra_namespace_name(scenario, name) for name in (STRIPS, REWRITES)]
+    strips, rewrites = (Namespace.create_new(plane, name) for name in namespaces)
+    scenario.extra_namespaces += namespaces
+    names = [f"{own_prefix(scenario)}{number}" for number in range(6 if scenario.short else 40)]
     wanted = [pod(name, {"delay": "15"}) for name in names]
 
     def decide(seen: Object) -> list[Object]:
-        time.sleep(SLOW)
-        about = seen["metadata"]
-        notes = about.get("annotations", {})
-        if about["namespace"] == rewrites.namespace:
-            forged = {**notes, **FORGED}
+        time.sleep(RESPONSE_SECONDS)
+        meta = seen["metadata"]
+        annotations = meta.get("annotations", {})
+        if meta["namespace"] == rewrites.namespace:
+            forged = {**annotations, **FORGED}
             return [{"op": "add", "path": "/metadata/annotations", "value": forged}]
-        if HELD_LABEL in about.get("labels", {}):
+        if HELD_LABEL in meta.get("labels", {}):
             return [{"op": "remove", "path": f"/metadata/labels/{pointer(HELD_LABEL)}"}]
         return []
 
@@ -82,21 +82,23 @@ def rewriting(scenario: Scenario) -> None:
         return HELD_LABEL not in seen["metadata"].get("labels", {})
 
     both = ("CREATE", "UPDATE")
-    with other_webhook(plane, "zz-other", decide, operations=both, changes=True, namespaces=spaces):
+    with other_webhook(
+        plane, "zz-other", decide, operations=both, changes=True, namespaces=namespaces
+    ):
         called = scenario.eventually(is_called)
-        scenario.check("seconds until the neighbour was called", called, BOUND)
+        scenario.check("seconds until the other webhook was called", called, BOUND)
         made = [*strips.create_pods(wanted), *rewrites.create_pods(wanted)]
         scenario.own |= due_times(made)
-        scenario.check("pods let through", sum(GATE not in gates(one) for one in made))
+        scenario.check("pods admitted without a gate", sum(GATE not in gates(one) for one in made))
         due = min(scenario.own.values())
-        scenario.go_on(max(0.0, due - time.time()))
-        for ns, what in ((strips, "without their label"), (rewrites, "with forged notes")):
-            scenario.eventually(partial(_is_free, ns), BOUND)
+        scenario.wait(max(0.0, due - time.time()))
+        for ns, what in ((strips, "without their label"), (rewrites, "with forged annotations")):
+            scenario.eventually(partial(_has_no_held_pods, ns), BOUND)
             scenario.check(f"pods {what} not released", len(_held(ns)))
-        _others(scenario, due, time.time())
+        _check_other_tenants(scenario, due, time.time())
 
 
-def _is_free(ns: Namespace) -> bool:
+def _has_no_held_pods(ns: Namespace) -> bool:
     return not _held(ns)
 
 
@@ -104,91 +106,94 @@ def _held(ns: Namespace) -> list[Object]:
     return [one for one in ns.all("pods") if GATE in gates(one)]
 
 
-def flock(scenario: Scenario) -> list[Names]:
-    """Return the pods of one namespace that are due at once; nothing schedules them."""
+def burst_keys(scenario: Scenario) -> list[PodKey]:
+    """Return the keys of the pods in one namespace that are due at once."""
     count = 200 if scenario.short else 3_000
-    return [(name_apart(scenario, "flock"), f"flock-{number}") for number in range(count)]
+    return [(extra_namespace_name(scenario, "burst"), f"burst-{number}") for number in range(count)]
 
 
-def gather(scenario: Scenario) -> None:
-    """Make them before they are due; a machine that does something else needs longer."""
-    keys = flock(scenario)
+def create_burst(scenario: Scenario) -> None:
+    """Create the pods before they are due, with time to spare on a busy machine.
+
+    No scheduler binds them.
+    """
+    keys = burst_keys(scenario)
     ns = Namespace.create_new(scenario.testbed.plane, keys[0][0])
-    scenario.apart.append(ns.namespace)
+    scenario.extra_namespaces.append(ns.namespace)
     began = time.time()
     scenario.due = int(began + 15 + 2 * len(keys) / RATE)
     at = datetime.fromtimestamp(scenario.due, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    asked = {"holdfast.dev/not-before": at}
-    ns.create_pods(pod(name, asked, schedulerName="none") for _, name in keys)
+    annotations = {"holdfast.dev/not-before": at}
+    ns.create_pods(pod(name, annotations, schedulerName="none") for _, name in keys)
 
 
 @FAULTS.row(
     "neighbour-crowd",
-    prepare=gather,
+    prepare=create_burst,
     minutes=2.5,
     alone=True,
     fills=True,
     broken="largest-crowd-first",
-    caught_by="seconds late elsewhere, median",
+    caught_by="seconds late in other namespaces, median",
 )
-def crowding(scenario: Scenario) -> None:
+def burst(scenario: Scenario) -> None:
     """Let 3,000 pods of one namespace be due in the same second.
 
-    They take all of a small machine, on which the API server itself is late for others.
+    They use all of a small machine, on which the API server itself then delays others.
     """
-    keys, due = flock(scenario), scenario.due
-    scenario.check("seconds by which the last was made too late", time.time() - due)
+    keys, due = burst_keys(scenario), scenario.due
+    scenario.check("seconds by which the last pod was created too late", time.time() - due)
     time.sleep(max(0.0, due - time.time()))
     scenario.eventually(lambda: len(_released(scenario, keys)) == len(keys), BOUND)
     until = time.time()
-    scenario.figures["seconds until the crowd was released"] = round(until - due, 1)
-    scenario.check("pods of the crowd not released", len(keys) - len(_released(scenario, keys)))
-    _others(scenario, due - 1, until, ELSEWHERE)
+    scenario.figures["seconds until the burst was released"] = round(until - due, 1)
+    scenario.check("burst pods not released", len(keys) - len(_released(scenario, keys)))
+    _check_other_tenants(scenario, due - 1, until, MAX_LATE)
 
 
-def waiters(scenario: Scenario) -> int:
-    """Return how many pods wait for objects: five objects each, and one that they share."""
+def count_waiting(scenario: Scenario) -> int:
+    """Return how many pods wait for objects: five objects each, and one shared object."""
     return 40 if scenario.short else 1_000
 
 
-def entangle(scenario: Scenario) -> None:
-    """Make a namespace with the objects and the pods that wait for them."""
-    space = name_apart(scenario, "after")
-    ns = Namespace.create_new(scenario.testbed.plane, space)
-    scenario.apart.append(space)
-    numbers = range(waiters(scenario) * OBJECTS_OF_ONE)
+def create_waiting_pods(scenario: Scenario) -> None:
+    """Create a namespace with the objects, and the pods that wait for them."""
+    namespace = extra_namespace_name(scenario, "after")
+    ns = Namespace.create_new(scenario.testbed.plane, namespace)
+    scenario.extra_namespaces.append(namespace)
+    numbers = range(count_waiting(scenario) * OBJECTS_PER_POD)
     with (
         closing(Cluster.connect(ns.plane.kubeconfig)) as cluster,
-        ThreadPoolExecutor(AT_ONCE) as pool,
+        ThreadPoolExecutor(IN_FLIGHT) as pool,
     ):
 
-        def make(name: str) -> None:
-            one = {"metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}}}
-            ready = name != SHARED and int(name.removeprefix("s-")) % OBJECTS_OF_ONE > 0
-            body = msgspec.json.encode({**one, "addressType": "IPv4", **_endpoints(ready=ready)})
-            cluster.request("POST", SLICES.format(space), body=body)
+        def create(name: str) -> None:
+            slice_ = {"metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}}}
+            ready = name != SHARED and int(name.removeprefix("s-")) % OBJECTS_PER_POD > 0
+            body = msgspec.json.encode({**slice_, "addressType": "IPv4", **_endpoints(ready=ready)})
+            cluster.request("POST", SLICES.format(namespace), body=body)
 
-        list(pool.map(make, [SHARED, *(f"s-{number}" for number in numbers)]))
+        list(pool.map(create, [SHARED, *(f"s-{number}" for number in numbers)]))
     ns.create_pods(
         pod(f"waits-{number}", {"holdfast.dev/after": _targets(number)}, schedulerName="none")
-        for number in range(waiters(scenario))
+        for number in range(count_waiting(scenario))
     )
 
 
 @FAULTS.row(
     "neighbour-after-5000",
-    prepare=entangle,
+    prepare=create_waiting_pods,
     minutes=3.0,
     alone=True,
     fills=True,
     broken="asks-everybody",
-    caught_by="seconds late elsewhere",
+    caught_by="seconds late in other namespaces",
 )
-def entangled(scenario: Scenario) -> None:
+def changing_objects(scenario: Scenario) -> None:
     """Change 5,000 objects that a tenant's pods wait for, and one that all of them wait for."""
-    space = name_apart(scenario, "after")
-    keys = [(space, f"waits-{number}") for number in range(waiters(scenario))]
-    path = SLICES.format(space)
+    namespace = extra_namespace_name(scenario, "after")
+    keys = [(namespace, f"waits-{number}") for number in range(count_waiting(scenario))]
+    path = SLICES.format(namespace)
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
 
         def change(name: str, ready: bool) -> None:
@@ -196,39 +201,39 @@ def entangled(scenario: Scenario) -> None:
             cluster.request("PATCH", f"{path}/{name}", body=body, content_type=MERGE_PATCH)
 
         began = time.time()
-        made = _churn(scenario, change)
+        changes = _change_repeatedly(scenario, change)
         until = time.time()
-        scenario.figures["changes a second"] = round(made / (until - began), 1)
+        scenario.figures["changes per second"] = round(changes / (until - began), 1)
         scenario.check("pods released before their objects", len(_released(scenario, keys)))
-        _others(scenario, began, until)
-        firsts = [f"s-{number * OBJECTS_OF_ONE}" for number in range(len(keys))]
-        with ThreadPoolExecutor(AT_ONCE) as pool:
-            list(pool.map(partial(change, ready=True), [SHARED, *firsts]))
+        _check_other_tenants(scenario, began, until)
+        not_ready = [f"s-{number * OBJECTS_PER_POD}" for number in range(len(keys))]
+        with ThreadPoolExecutor(IN_FLIGHT) as pool:
+            list(pool.map(partial(change, ready=True), [SHARED, *not_ready]))
     scenario.eventually(lambda: len(_released(scenario, keys)) == len(keys), BOUND)
     scenario.check("waiting pods not released", len(keys) - len(_released(scenario, keys)))
 
 
-def _churn(scenario: Scenario, change: Callable[[str, bool], None]) -> int:
-    """Take objects away and bring them back, at a steady rate; return how many changes it was."""
-    began, seconds = time.monotonic(), scenario.lasts(30, 8)
-    numbers = range(waiters(scenario) * OBJECTS_OF_ONE)
-    others = [f"s-{number}" for number in numbers if number % OBJECTS_OF_ONE]
+def _change_repeatedly(scenario: Scenario, change: Callable[[str, bool], None]) -> int:
+    """Make objects not ready and ready again at a steady rate; return the number of changes."""
+    began, seconds = time.monotonic(), scenario.long_or_short(30, 8)
+    numbers = range(count_waiting(scenario) * OBJECTS_PER_POD)
+    others = [f"s-{number}" for number in numbers if number % OBJECTS_PER_POD]
 
     def flip(name: str) -> None:
         change(name, False)
         change(name, True)
 
     flips = int(seconds * CHANGES / 2)
-    with ThreadPoolExecutor(AT_ONCE) as pool:
+    with ThreadPoolExecutor(IN_FLIGHT) as pool:
         for flipped in range(flips):
             time.sleep(max(0.0, began + 2 * flipped / CHANGES - time.monotonic()))
-            turn = flipped % SHARED_EVERY
-            pool.submit(flip, others[flipped % len(others)] if turn else SHARED)
+            position = flipped % SHARED_EVERY
+            pool.submit(flip, others[flipped % len(others)] if position else SHARED)
     return 2 * flips
 
 
 def _targets(number: int) -> str:
-    own = (f"service/s-{number * OBJECTS_OF_ONE + each}" for each in range(OBJECTS_OF_ONE))
+    own = (f"service/s-{number * OBJECTS_PER_POD + each}" for each in range(OBJECTS_PER_POD))
     return ", ".join([f"service/{SHARED}", *own])
 
 
@@ -236,16 +241,20 @@ def _endpoints(*, ready: bool) -> Object:
     return {"endpoints": [{"addresses": ["10.0.0.1"], "conditions": {"ready": ready}}]}
 
 
-def _released(scenario: Scenario, keys: Sequence[Names]) -> list[Names]:
+def _released(scenario: Scenario, keys: Sequence[PodKey]) -> list[PodKey]:
     scenario.testbed.audit.read()
     releases = scenario.testbed.audit.releases
-    return [key for key in keys if any(one.worked for one in releases[key])]
+    return [key for key in keys if any(one.succeeded for one in releases[key])]
 
 
-def _others(scenario: Scenario, since: float, until: float, most: float = WITHIN) -> None:
-    """Check by how much the load's pods were late meanwhile: half of them, and each."""
+def _check_other_tenants(
+    scenario: Scenario, since: float, until: float, limit: float = MAX_MEDIAN_LATE
+) -> None:
+    """Check the lateness of the load's pods that were due in a span: the median and the maximum."""
     late = sorted(lateness(scenario, since, until))
-    scenario.check("moments without a due pod elsewhere", int(not late))
+    scenario.check("no due pods in other namespaces", int(not late))
     if late:
-        scenario.check("seconds late elsewhere, median", late[len(late) // 2], WITHIN)
-        scenario.check("seconds late elsewhere", late[-1], most)
+        scenario.check(
+            "seconds late in other namespaces, median", late[len(late) // 2], MAX_MEDIAN_LATE
+        )
+        scenario.check("seconds late in other namespaces", late[-1], limit)

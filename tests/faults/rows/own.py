@@ -9,51 +9,51 @@ from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube.api import JSON_PATCH, pod_path
 from holdfast.webhook.kube.client import Cluster
 from tests.e2e.namespace import Object, created, gates
-from tests.faults.scenario import Names, Scenario
+from tests.faults.scenario import PodKey, Scenario
 
 NOT_FOUND = 404
 
 
-def mine(scenario: Scenario) -> str:
-    """Return the prefix of the names of the pods that a row creates for itself."""
+def own_prefix(scenario: Scenario) -> str:
+    """Return the name prefix of the pods that a row creates for itself."""
     return f"held-{scenario.mark}-"
 
 
-def waiting(scenario: Scenario, gate: str) -> list[str]:
-    """Name this row's own pods that carry a gate."""
+def pods_with_gate(scenario: Scenario, gate: str) -> list[str]:
+    """Return the names of the row's own pods that have a gate."""
     pods = [each for each in scenario.ns.all("pods") if gate in gates(each)]
     names = [str(each["metadata"]["name"]) for each in pods]
-    return [name for name in names if name.startswith(mine(scenario))]
+    return [name for name in names if name.startswith(own_prefix(scenario))]
 
 
-def due_times(made: Iterable[Object]) -> Mapping[Names, float]:
-    """Return when pods are due that ask for a delay in seconds, for `Scenario.own`."""
+def due_times(made: Iterable[Object]) -> Mapping[PodKey, float]:
+    """Return the due times of pods with a delay in seconds, for `Scenario.own`."""
     found = {}
     for one in made:
-        about = one["metadata"]
-        key = about["namespace"], about["name"]
-        found[key] = created(one) + float(about["annotations"]["delay"])
+        meta = one["metadata"]
+        key = meta["namespace"], meta["name"]
+        found[key] = created(one) + float(meta["annotations"]["delay"])
     return found
 
 
-def take_off(scenario: Scenario, names: Iterable[str], gate: str) -> None:
-    """Take a gate off pods by hand, whatever its place."""
+def remove_gate(scenario: Scenario, names: Iterable[str], gate: str) -> None:
+    """Remove a gate from pods, at any index."""
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
         for name in names:
             path = pod_path(scenario.ns.namespace, name)
-            while gate in (found := gates_now(cluster, path)):
-                place = f"/spec/schedulingGates/{found.index(gate)}"
+            while gate in (found := read_gates(cluster, path)):
+                pointer = f"/spec/schedulingGates/{found.index(gate)}"
                 operations = [
-                    {"op": "test", "path": place, "value": {"name": gate}},
-                    {"op": "remove", "path": place},
+                    {"op": "test", "path": pointer, "value": {"name": gate}},
+                    {"op": "remove", "path": pointer},
                 ]
                 body = msgspec.json.encode(operations)
-                with suppress(ApiStatusError):  # it has just moved
+                with suppress(ApiStatusError):  # its index has changed
                     cluster.request("PATCH", path, body=body, content_type=JSON_PATCH)
 
 
-def gates_now(cluster: Cluster, path: str) -> list[str]:
-    """Read a pod's gates; one that has run, and was cleared away, has none."""
+def read_gates(cluster: Cluster, path: str) -> list[str]:
+    """Read a pod's gates; a pod that has been deleted has none."""
     try:
         return gates(msgspec.json.decode(cluster.request("GET", path)))
     except ApiStatusError as exc:

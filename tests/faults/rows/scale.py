@@ -1,4 +1,4 @@
-"""Very many held pods, and very many that are due in the same second."""
+"""Thousands of held pods, and thousands of pods that are due in the same second."""
 
 import threading
 import time
@@ -22,17 +22,17 @@ from tests.faults.scenario import BOUND, Scenario, Table
 FAULTS = Table(9)
 
 RATE = 100.0
-"""Creations a second that a small machine can take before the load begins."""
-AT_ONCE = 1_000
-"""Pods that are created before the leader has to know of all that there are."""
-MANY, CROWD = "many", "crowd"
+"""Creations a second that a small machine can handle before the load starts."""
+BATCH = 1_000
+"""Pods that are created before the leader has to know all pods so far."""
+HELD, DUE = "held", "due"
 """Name suffixes of the namespaces with held pods and with pods that are due at once."""
-HELD = "holdfast_held_pods "
-"""The metric of how many pods a controller knows to be held."""
+HELD_PODS = "holdfast_held_pods "
+"""The metric with the number of held pods."""
 LISTERS = 4
-"""Clients that list pods without end, to have the API server at its limit."""
-IDLE = 5.0
-"""Percent of the processors that may be idle while the API server is at its limit."""
+"""Clients that list pods in a loop, to keep the API server at its limit."""
+MAX_IDLE = 5.0
+"""Percent of processor time that may be idle while the API server is at its limit."""
 
 
 def count_held(scenario: Scenario) -> int:
@@ -40,20 +40,20 @@ def count_held(scenario: Scenario) -> int:
     return 2_000 if scenario.short else 50_000
 
 
-def hold(scenario: Scenario) -> None:
-    """Make pods that wait for long, as many as are to be held."""
-    count, apart = count_held(scenario), namespace_apart(scenario, MANY)
+def create_held_pods(scenario: Scenario) -> None:
+    """Create the pods that are held for long."""
+    count, ns = count_held(scenario), create_extra_namespace(scenario, HELD)
     leader = scenario.testbed.leader()
-    asked = {"delay": "36000"}
-    for first in range(0, count, AT_ONCE):  # no faster than the API server notifies
-        end = first + AT_ONCE
-        apart.create_pods(pod(f"many-{number}", asked) for number in range(first, end))
+    annotations = {"delay": "36000"}
+    for first in range(0, count, BATCH):  # not faster than watches report them
+        end = first + BATCH
+        ns.create_pods(pod(f"held-{number}", annotations) for number in range(first, end))
         scenario.eventually(partial(knows, leader, end))
 
 
 @FAULTS.row(
     "held-50000",
-    prepare=hold,
+    prepare=create_held_pods,
     minutes=7.0,
     alone=True,
     fills=True,
@@ -70,76 +70,81 @@ def many(scenario: Scenario) -> None:
         each.start()
     leader = scenario.testbed.leader()
     scenario.eventually(partial(knows, leader, count))
-    scenario.check("seconds until all were known", time.monotonic() - began, BOUND)
-    scenario.go_on(10)
-    grown = max(
+    scenario.check("seconds until the leader knew all held pods", time.monotonic() - began, BOUND)
+    scenario.wait(10)
+    highest = max(
         process.memory_info().rss
         for name, process in scenario.testbed.processes().items()
         if name.startswith("controller")
     )
-    scenario.check("MB of a controller", grown / 2**20, memory_limit())
-    with scenario.load.asking_nothing():  # the load's own are released over time
-        scenario.eventually(lambda: metric(leader, HELD) == count)
-        wrong = abs(count - metric(leader, HELD))
-    scenario.check("held pods more or less than the leader knows", wrong)
+    scenario.check("MiB of a controller", highest / 2**20, memory_limit())
+    with scenario.load.without_annotations():  # until the load's held pods are released
+        scenario.eventually(lambda: metric(leader, HELD_PODS) == count)
+        difference = abs(count - metric(leader, HELD_PODS))
+    scenario.check("held pods miscounted by the leader", difference)
     scenario.testbed.audit.read()
-    touched = sum(
-        space == name_apart(scenario, MANY) for space, _ in list(scenario.testbed.audit.releases)
+    releases = sum(
+        namespace == extra_namespace_name(scenario, HELD)
+        for namespace, _ in list(scenario.testbed.audit.releases)
     )
-    scenario.check("early releases of waiting pods", touched)
+    scenario.check("early releases of held pods", releases)
     scenario.figures["held"] = count
 
 
-def name_apart(scenario: Scenario, name: str) -> str:
-    """Name a namespace alongside the load's."""
+def extra_namespace_name(scenario: Scenario, name: str) -> str:
+    """Return the name of a further namespace of the row."""
     return f"{name}-{scenario.mark}"
 
 
-def namespace_apart(scenario: Scenario, name: str) -> Namespace:
-    """Make a namespace alongside the load's, whose pods are listed, and deleted, all the time."""
-    apart = Namespace.create_new(scenario.testbed.plane, name_apart(scenario, name))
-    scenario.apart.append(apart.namespace)
-    return apart
+def create_extra_namespace(scenario: Scenario, name: str) -> Namespace:
+    """Create a namespace next to that of the load, whose running pods are deleted regularly."""
+    ns = Namespace.create_new(scenario.testbed.plane, extra_namespace_name(scenario, name))
+    scenario.extra_namespaces.append(ns.namespace)
+    return ns
 
 
 def knows(controller: Command, count: int) -> bool:
-    """Return whether a controller knows of this many held pods."""
-    return metric(controller, HELD) >= count
+    """Return whether a controller knows at least this many held pods."""
+    return metric(controller, HELD_PODS) >= count
 
 
-def crowd(scenario: Scenario) -> list[str]:
-    """Name the pods that are due at once."""
-    return [f"crowd-{number}" for number in range(200 if scenario.short else 5_000)]
+def due_names(scenario: Scenario) -> list[str]:
+    """Return the names of the pods that are due at once."""
+    return [f"due-{number}" for number in range(200 if scenario.short else 5_000)]
 
 
-def gather(scenario: Scenario) -> None:
-    """Make the pods that are due at once, of which all are to be there before."""
-    names = crowd(scenario)
+def create_due_pods(scenario: Scenario) -> None:
+    """Create the pods that are due at once, all of them before that time."""
+    names = due_names(scenario)
     due = datetime.now(UTC).replace(microsecond=0) + timedelta(seconds=10 + len(names) / RATE)
     scenario.due = due.timestamp()
-    asked = {"holdfast.dev/not-before": due.strftime("%Y-%m-%dT%H:%M:%SZ")}
-    namespace_apart(scenario, CROWD).create_pods(pod(name, asked) for name in names)
+    annotations = {"holdfast.dev/not-before": due.strftime("%Y-%m-%dT%H:%M:%SZ")}
+    create_extra_namespace(scenario, DUE).create_pods(pod(name, annotations) for name in names)
 
 
 @FAULTS.row(
     "due-5000-at-once",
-    prepare=gather,
+    prepare=create_due_pods,
     minutes=3.5,
     alone=True,
     fills=True,
     broken="slow-hand",
-    caught_by="not released",
+    caught_by="pods not released",
 )
 def at_once(scenario: Scenario) -> None:
     """Let 5,000 pods be due in the same second, while others keep the API server busy."""
-    names, due = crowd(scenario), scenario.due
-    scenario.check("seconds by which the last was made too late", time.time() - due)
-    space, audit, stop = name_apart(scenario, CROWD), scenario.testbed.audit, threading.Event()
+    names, due = due_names(scenario), scenario.due
+    scenario.check("seconds by which the last pod was created too late", time.time() - due)
+    namespace, audit, stop = (
+        extra_namespace_name(scenario, DUE),
+        scenario.testbed.audit,
+        threading.Event(),
+    )
 
     def released() -> list[Write]:
         audit.read()
-        writes = [audit.releases[space, name] for name in names]
-        return [each[-1] for each in writes if each and each[-1].worked]
+        writes = [audit.releases[namespace, name] for name in names]
+        return [each[-1] for each in writes if each and each[-1].succeeded]
 
     with ThreadPoolExecutor(LISTERS) as pool:
         time.sleep(max(0.0, due - time.time() - 1))
@@ -150,17 +155,19 @@ def at_once(scenario: Scenario) -> None:
         idle = round(100 - psutil.cpu_percent(), 1)
         stop.set()
     if scenario.short:
-        scenario.figures["percent of the processors idle meanwhile"] = idle
+        scenario.figures["percent of processor time idle"] = idle
     else:
-        scenario.check("percent of the processors idle meanwhile", idle, IDLE)
+        scenario.check("percent of processor time idle", idle, MAX_IDLE)
     found = released()
     scenario.check("early", sum(one.at < due for one in found))
-    scenario.check("not released", len(names) - len(found))
-    scenario.check("seconds to the last", max((one.ended for one in found), default=0) - due, BOUND)
+    scenario.check("pods not released", len(names) - len(found))
+    scenario.check(
+        "seconds until the last release", max((one.ended for one in found), default=0) - due, BOUND
+    )
 
 
 def list_pods(scenario: Scenario, stop: threading.Event) -> None:
-    """List all pods again and again."""
+    """List pods until stopped."""
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
         while not stop.is_set():
             with suppress(ClusterError):
@@ -168,7 +175,7 @@ def list_pods(scenario: Scenario, stop: threading.Event) -> None:
 
 
 def memory_limit() -> float:
-    """Read the memory, in MiB, that the manifests give to a controller."""
+    """Return the memory limit of a controller in the manifests, in MiB."""
     text = (MANIFESTS / "base" / "controller.yaml").read_text()
     (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment"]
     (container,) = found["spec"]["template"]["spec"]["containers"]

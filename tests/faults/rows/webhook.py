@@ -1,4 +1,4 @@
-"""The admission servers are killed, stopped, down, slow, or lack memory, disk or descriptors."""
+"""The admission servers are killed, paused, down, slow, or out of memory, disk or descriptors."""
 
 import json
 import signal
@@ -18,59 +18,59 @@ from tests.support.builders import make_pod, make_review
 
 FAULTS = Table(1)
 
-ENDING = 5.0
-"""Seconds in which errors end after one replica has gone."""
-NOTICED = 1.0
-"""Seconds until a kubelet sees that a container has ended, and starts it again."""
+ERRORS_END = 5.0
+"""Seconds in which errors end after one replica has ended."""
+KUBELET_SECONDS = 1.0
+"""Seconds until a kubelet notices that a container has ended, and restarts it."""
 _MARGIN = 12.0
-"""Seconds more where a whole process has to start on a crowded machine, or probes have to fail."""
-_BEYOND = 7.0
-"""Seconds for which is looked beyond a bound: a call that fails is known when it has timed out."""
+"""Extra seconds if a process has to start on an overloaded machine, or if probes have to fail."""
+_TIMEOUT = 7.0
+"""Seconds to wait after a limit: a failed call is only known when it has timed out."""
 PEAK = 40
-"""Creations at once, for which the API server opens connections that it seldom needs."""
-MOST_LEFT = 32
-"""Descriptors that may be free below a process's limit, at most: those that were closed."""
+"""Creations in flight, for which the API server opens connections that it seldom needs."""
+MAX_FREE = 32
+"""Descriptors below a process's limit that may be free, since they were closed."""
 
-REFUSALS = 10
-"""How many reviews each replica is asked for that it refuses, and logs."""
-PATIENCE = 3.0
-"""Seconds for an answer, as the API server has them."""
+INVALID_REVIEWS = 10
+"""Invalid reviews that are sent to each replica, which it rejects and logs."""
+REVIEW_TIMEOUT = 3.0
+"""Seconds for a response, as in the webhook configurations."""
 
-SPARE = 0.2
-"""The share of what asks that may be refused while no connection can be opened: whatever comes
-while all that are open are in use."""
+MAX_REJECTED = 0.2
+"""The share of delayed pods that may be rejected while no connection can be opened: those that are
+created while all open connections are in use."""
 
 
-def family(pid: int) -> list[psutil.Process]:
-    """Give a replica's processes: gunicorn's arbiter, and its worker."""
+def process_tree(pid: int) -> list[psutil.Process]:
+    """Return a replica's processes: the worker, then gunicorn's arbiter."""
     arbiter = psutil.Process(pid)
     return [*arbiter.children(recursive=True), arbiter]
 
 
-def end(processes: Iterable[psutil.Process]) -> None:
-    """Kill them at once, as the end of a container does."""
+def kill_all(processes: Iterable[psutil.Process]) -> None:
+    """Kill processes together, as at the end of a container."""
     for each in processes:
         each.kill()
 
 
-def errors_end(scenario: Scenario, since: float) -> float:
-    """Return for how long after a moment creations still failed; 0 if none did."""
+def error_duration(scenario: Scenario, since: float) -> float:
+    """Return for how many seconds after `since` creations still failed; 0 if none did."""
     failures = [one.at - since for one in scenario.load.failures if one.by_webhook]
     return max([0.0, *(at for at in failures if at > 0)])
 
 
 def busiest(scenario: Scenario) -> int:
-    """Return the number of the replica with the most connections of the API server.
+    """Return the number of the replica with the most connections from the API server.
 
-    Its connections are kept alive, and it opens no more than it needs: one replica may have all.
+    Connections are reused, and only opened when needed: one replica may have all of them.
     """
-    found = connected(scenario)
-    scenario.check("moments without a connected replica", int(not any(found)))
-    return found.index(max(found))
+    counts = count_connections(scenario)
+    scenario.check("no connected replica", int(not any(counts)))
+    return counts.index(max(counts))
 
 
-def connected(scenario: Scenario) -> Sequence[int]:
-    """Count the connections that the API server has open to each replica."""
+def count_connections(scenario: Scenario) -> Sequence[int]:
+    """Count the open connections from the API server to each replica."""
     server = psutil.Process(scenario.testbed.plane.process(API_SERVER).pid)
     connections = server.net_connections("tcp")
     ports = Counter(one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED)
@@ -78,61 +78,61 @@ def connected(scenario: Scenario) -> Sequence[int]:
 
 
 @FAULTS.row(
-    "webhook-killed", broken="serves-too-soon", caught_by="seconds until errors ended", refuses=True
+    "webhook-killed", broken="serves-too-soon", caught_by="seconds until errors ended", rejects=True
 )
 def killed(scenario: Scenario) -> None:
-    """Kill one replica, then the other; as a kubelet does, have it leave, and start it again."""
+    """Kill one replica, then the other; remove each from the Service and restart it."""
     first = busiest(scenario)
     for number in (first, 1 - first) * (1 if scenario.short else 2):
-        scenario.testbed.resting.add(number)
+        scenario.testbed.taken_down.add(number)
         since = time.time()
-        end(family(scenario.testbed.replicas[number].pid))
-        scenario.go_on(NOTICED)
+        kill_all(process_tree(scenario.testbed.replicas[number].pid))
+        scenario.wait(KUBELET_SECONDS)
         port = scenario.testbed.installed.ports[number]
         scenario.testbed.installed.join(number, port, ready=False)
-        out = time.time() - since
+        removed = time.time() - since
         scenario.testbed.replicas[number].kill()
-        scenario.testbed.revive(number)
-        most = ENDING + out - NOTICED
-        scenario.go_on(max(0.0, since + most + _BEYOND - time.time()))
-        scenario.figures["seconds until the Service knew"] = round(out, 1)
-        scenario.check("seconds until errors ended", errors_end(scenario, since), most)
+        scenario.testbed.restart(number)
+        limit = ERRORS_END + removed - KUBELET_SECONDS
+        scenario.wait(max(0.0, since + limit + _TIMEOUT - time.time()))
+        scenario.figures["seconds until the replica left the Service"] = round(removed, 1)
+        scenario.check("seconds until errors ended", error_duration(scenario, since), limit)
 
 
 @FAULTS.row(
     "webhook-stopped",
     minutes=2.0,
     broken="fails-open",
-    caught_by="delayed pods let through",
-    refuses=True,
+    caught_by="delayed pods admitted without a gate",
+    rejects=True,
 )
 def stopped(scenario: Scenario) -> None:
-    """Stop one replica for half a minute, then the other: connections stay open without a response.
+    """Pause one replica for half a minute, then the other: open connections get no responses.
 
-    The API server opened some for a peak and keeps them unused. It cannot know that the replica is
-    stopped: at the next peak, each of them fails one creation.
+    The API server keeps unused connections that it opened for a peak. It cannot know that the
+    replica is paused: at the next peak, each of these connections fails one creation.
     """
     scenario.load.burst(PEAK, f"peak-{scenario.mark}")
     first = busiest(scenario)
     for number in (first, 1 - first):
-        processes = family(scenario.testbed.replicas[number].pid)
+        processes = process_tree(scenario.testbed.replicas[number].pid)
         since = time.time()
         for each in processes:
             each.send_signal(signal.SIGSTOP)
         try:
-            scenario.go_on(ENDING + _MARGIN)
-            out = time.time()
-            unused = connected(scenario)[number]
+            scenario.wait(ERRORS_END + _MARGIN)
+            removed = time.time()
+            unused = count_connections(scenario)[number]
             scenario.load.burst(PEAK, f"peak-{number}-{scenario.mark}")
-            scenario.go_on(max(0.0, since + 30 - time.time()), _BEYOND)
+            scenario.wait(max(0.0, since + 30 - time.time()), _TIMEOUT)
         finally:
             for each in processes:
                 each.send_signal(signal.SIGCONT)
-        failed = sum(one.by_webhook and one.at >= out for one in scenario.load.failures)
+        failed = sum(one.by_webhook and one.at >= removed for one in scenario.load.failures)
         scenario.figures[f"connections to stopped replica {number}"] = unused
-        scenario.figures[f"creations that these failed, {number}"] = failed
-        scenario.check("creations failed beyond one for each connection", max(0, failed - unused))
-        scenario.go_on(ENDING)
+        scenario.figures[f"creations failed by stopped replica {number}"] = failed
+        scenario.check("failed creations beyond one per connection", max(0, failed - unused))
+        scenario.wait(ERRORS_END)
 
 
 @FAULTS.row(
@@ -140,63 +140,67 @@ def stopped(scenario: Scenario) -> None:
     minutes=2.0,
     broken="leaves-the-dead",
     caught_by="seconds until errors ended",
-    refuses=True,
+    rejects=True,
 )
 def out_of_memory(scenario: Scenario) -> None:
-    """Kill the worker of each replica, as the kernel does where memory runs out."""
+    """Kill the worker of each replica, as the kernel does when memory runs out."""
     for number in (0, 1) * (1 if scenario.short else 2):
         since = time.time()
-        end(family(scenario.testbed.replicas[number].pid)[:-1])
-        scenario.go_on(ENDING + _MARGIN + _BEYOND)
-        scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING + _MARGIN)
+        kill_all(process_tree(scenario.testbed.replicas[number].pid)[:-1])
+        scenario.wait(ERRORS_END + _MARGIN + _TIMEOUT)
+        scenario.check(
+            "seconds until errors ended", error_duration(scenario, since), ERRORS_END + _MARGIN
+        )
 
 
 @FAULTS.row(
     "webhook-down",
     tested=True,
     broken="fails-open",
-    caught_by="delayed pods let through",
-    refuses=True,
+    caught_by="delayed pods admitted without a gate",
+    rejects=True,
 )
 def all_down(scenario: Scenario) -> None:
-    """Have both replicas down for a minute."""
-    scenario.testbed.resting |= {0, 1}
+    """Stop both replicas for a minute."""
+    scenario.testbed.taken_down |= {0, 1}
     before = len(scenario.load.failures)
     for each in scenario.testbed.replicas:
-        end(family(each.pid))
+        kill_all(process_tree(each.pid))
         each.kill()
-    scenario.go_on(60, 6)
-    refused = [one for one in scenario.load.failures[before:] if one.wish.asks]
-    scenario.check("moments without a rejection", int(not refused))
+    scenario.wait(60, 6)
+    rejected = [one for one in scenario.load.failures[before:] if one.pod.annotated]
+    scenario.check("no pods rejected", int(not rejected))
     for number in range(2):
-        scenario.testbed.revive(number)
+        scenario.testbed.restart(number)
     since = time.time()
-    scenario.go_on(ENDING + _BEYOND)
-    scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING)
+    scenario.wait(ERRORS_END + _TIMEOUT)
+    scenario.check("seconds until errors ended", error_duration(scenario, since), ERRORS_END)
 
 
-@FAULTS.row(
-    "webhook-slow", broken="one-at-a-time", caught_by="creations refused that ask: timed out"
-)
+@FAULTS.row("webhook-slow", broken="one-at-a-time", caught_by="annotated pods rejected: timed out")
 def slow(scenario: Scenario) -> None:
-    """Let each review take two seconds."""
-    seconds, began = scenario.lasts(2.0, 1.0), time.time()
+    """Delay each review by two seconds."""
+    seconds, began = scenario.long_or_short(2.0, 1.0), time.time()
     scenario.testbed.slow_reviews(seconds)
     try:
-        scenario.go_on(60, 8)
+        scenario.wait(60, 8)
     finally:
         ended = time.time()
         scenario.testbed.slow_reviews(0.0)
-    # each is reviewed twice, to mutate it and to validate it
-    meant = [one for one in scenario.load.waits if one.asks and began < one.began < ended - seconds]
-    hasty = [one for one in meant if one.seconds < seconds]
-    scenario.check("moments without a review", int(not meant))
-    scenario.check("creations that were not slow", len(hasty))
+    # each pod is reviewed twice: by the mutating and by the validating webhook
+    latencies = [
+        one.seconds
+        for one in scenario.load.latencies
+        if one.annotated and began < one.began < ended - seconds
+    ]
+    too_fast = [latency for latency in latencies if latency < seconds]
+    scenario.check("no pods reviewed", int(not latencies))
+    scenario.check("creations not slowed down", len(too_fast))
 
 
-@FAULTS.row("disk-full", broken="dies-of-a-full-disk", caught_by="unanswered rejections")
+@FAULTS.row("disk-full", broken="dies-of-a-full-disk", caught_by="invalid reviews not rejected")
 def full_disk(scenario: Scenario) -> None:
-    """Let no process of Holdfast write to a file: what is logged fails."""
+    """Prevent all processes of Holdfast from writing to files: logging fails."""
     replicas = scenario.testbed.replicas
     commands = [*replicas, *scenario.testbed.controllers]
 
@@ -205,75 +209,83 @@ def full_disk(scenario: Scenario) -> None:
 
     with limited(commands, psutil.RLIMIT_FSIZE, lambda _: 1):
         before = lengths()
-        answered = refused(replicas)
-        scenario.go_on(60, 8)
-        answered += refused(replicas)
+        rejected = count_rejected(replicas)
+        scenario.wait(60, 8)
+        rejected += count_rejected(replicas)
         written = sum(lengths()) - sum(before)
-    scenario.check("unanswered rejections", 2 * REFUSALS * len(replicas) - answered)
-    scenario.check("bytes logged anyway", written)
-    full = lengths()
-    refused(replicas)
+    scenario.check("invalid reviews not rejected", 2 * INVALID_REVIEWS * len(replicas) - rejected)
+    scenario.check("bytes logged during the fault", written)
+    old_lengths = lengths()
+    count_rejected(replicas)
     mute = [
-        then for then, now in zip(full[: len(replicas)], lengths(), strict=False) if now == then
+        old for old, new in zip(old_lengths[: len(replicas)], lengths(), strict=False) if new == old
     ]
-    scenario.check("replicas that log nothing afterwards", len(mute))
+    scenario.check("replicas that log nothing after the fault", len(mute))
 
 
-def refused(replicas: Iterable[Command]) -> int:
-    """Ask replicas for what they refuse, and log that they do; count their proper answers."""
+def count_rejected(replicas: Iterable[Command]) -> int:
+    """Send invalid reviews to replicas, and return how many of them were rejected."""
     body = json.dumps(make_review(make_pod({"delay": "tomorrow"})))
     headers = {"Content-Type": "application/json"}
-    context, right = ssl._create_unverified_context(), 0
+    context, rejected = ssl._create_unverified_context(), 0
     for each in replicas:
-        for _ in range(REFUSALS):
-            client = HTTPSConnection(each.address, timeout=PATIENCE, context=context)
+        for _ in range(INVALID_REVIEWS):
+            client = HTTPSConnection(each.address, timeout=REVIEW_TIMEOUT, context=context)
             with closing(client), suppress(OSError, HTTPException, ValueError):
                 client.request("POST", "/mutate", body, headers)
-                answer = json.loads(client.getresponse().read())
-                right += answer["response"]["allowed"] is False
-    return right
+                response = json.loads(client.getresponse().read())
+                rejected += response["response"]["allowed"] is False
+    return rejected
 
 
 @FAULTS.row(
     "descriptors-exhausted",
     broken="dies-without-descriptors",
-    caught_by="moments without a held pod",
-    refuses=True,
+    caught_by="no pods held",
+    rejects=True,
 )
 def no_descriptors(scenario: Scenario) -> None:
-    """Let no replica open another file or connection."""
+    """Prevent replicas from opening another file or connection."""
     replicas, load = scenario.testbed.replicas, scenario.load
-    known = [refusals(one) for one in replicas]
+    before_fault = [count_accept_errors(one) for one in replicas]
     with (
         limited(replicas, psutil.RLIMIT_NOFILE, lambda one: one.num_fds()),
-        filled(replicas) as taken,
+        descriptors_taken(replicas) as taken,
     ):
         since, before = time.time(), len(load.due)
-        scenario.go_on(60, 8)
+        scenario.wait(60, 8)
         held = len(load.due) - before
-        failed = [one for one in load.failures if one.at >= since and one.wish.delay]
-    accepted = [one for one, then in zip(replicas, known, strict=True) if refusals(one) == then]
+        failed = [one for one in load.failures if one.at >= since and one.pod.delay]
+    accepted = [
+        one
+        for one, old in zip(replicas, before_fault, strict=True)
+        if count_accept_errors(one) == old
+    ]
     scenario.check("replicas that never failed to accept", len(accepted))
-    scenario.check("moments without a held pod", int(not held))
+    scenario.check("no pods held", int(not held))
     scenario.check(
-        "share refused meanwhile of what asks", len(failed) / max(1, len(failed) + held), SPARE
+        "rejected share of delayed pods", len(failed) / max(1, len(failed) + held), MAX_REJECTED
     )
-    scenario.figures |= {"held meanwhile": held, "refused meanwhile": len(failed), "taken": taken}
+    scenario.figures |= {
+        "held during the fault": held,
+        "rejected during the fault": len(failed),
+        "descriptors taken": taken,
+    }
     since = time.time()
-    scenario.go_on(ENDING + _BEYOND)
-    scenario.check("seconds until errors ended", errors_end(scenario, since), ENDING)
+    scenario.wait(ERRORS_END + _TIMEOUT)
+    scenario.check("seconds until errors ended", error_duration(scenario, since), ERRORS_END)
 
 
 @contextmanager
-def filled(replicas: Iterable[Command]) -> Iterator[int]:
-    """Take the remaining descriptors with clients that sent one request; yield how many."""
+def descriptors_taken(replicas: Iterable[Command]) -> Iterator[int]:
+    """Use up the remaining descriptors with clients that sent one request; yield their number."""
     context = ssl._create_unverified_context()
     taken = 0
     with ExitStack() as stack:
         for each in replicas:
-            for _ in range(MOST_LEFT):
+            for _ in range(MAX_FREE):
                 client = stack.enter_context(
-                    closing(HTTPSConnection(each.address, timeout=NOTICED, context=context))
+                    closing(HTTPSConnection(each.address, timeout=KUBELET_SECONDS, context=context))
                 )
                 try:
                     client.request("GET", "/healthz")
@@ -284,24 +296,24 @@ def filled(replicas: Iterable[Command]) -> Iterator[int]:
         yield taken
 
 
-def refusals(replica: Command) -> int:
-    """Count how often a replica has logged that it cannot accept a connection."""
+def count_accept_errors(replica: Command) -> int:
+    """Count the log messages of a replica that it cannot accept connections."""
     return replica.log.read_text().count("cannot accept connections")
 
 
 @contextmanager
 def limited(
-    commands: Iterable[Command], kind: int, most: Callable[[psutil.Process], int]
+    commands: Iterable[Command], kind: int, limit: Callable[[psutil.Process], int]
 ) -> Iterator[None]:
-    """Set a limit of the system for these commands' processes while the block lasts."""
+    """Set a resource limit for all processes of these commands while the block runs."""
     before = {}
     for command in commands:
         before[command.pid] = psutil.Process(command.pid).rlimit(kind)
-        for process in family(command.pid):
-            process.rlimit(kind, (most(process), before[command.pid][1]))
+        for process in process_tree(command.pid):
+            process.rlimit(kind, (limit(process), before[command.pid][1]))
     try:
         yield
     finally:
-        for pid, usual in before.items():
-            for process in family(pid):
-                process.rlimit(kind, usual)
+        for pid, original in before.items():
+            for process in process_tree(pid):
+                process.rlimit(kind, original)

@@ -88,12 +88,12 @@ def test_server_does_not_verify(name: str, at: datetime, ca: KeyPair) -> None:
         verifier.verify(read(LEAF), [])
 
 
-def test_client_certificate_serves_nothing() -> None:
+def test_client_certificate_is_invalid_for_a_server() -> None:
     with pytest.raises(VerificationError):
         policy().build_server_verifier(x509.DNSName("jane")).verify(read(CLIENT), [])
 
 
-def test_server_certificate_is_no_client() -> None:
+def test_server_certificate_is_invalid_for_a_client() -> None:
     with pytest.raises(VerificationError):
         policy().build_client_verifier().verify(read(LEAF), [])
 
@@ -107,24 +107,26 @@ LIMITED = authority.new_ca("limited", now=NOW, dns_names=["hook.system.svc"])
         pytest.param({"dns_names": ["hook.system.svc"]}, True, id="the service"),
         pytest.param({"dns_names": ["hook.system.svc", "kubernetes"]}, False, id="another name"),
         pytest.param(
-            {"dns_names": ["hook.system.svc"], "ip_addresses": ["10.0.0.1"]}, False, id="an address"
+            {"dns_names": ["hook.system.svc"], "ip_addresses": ["10.0.0.1"]}, False, id="address"
         ),
     ],
 )
-def test_ca_with_names_is_good_for_these_alone(names: dict[str, Any], verified: bool) -> None:
+def test_name_constrained_ca_is_valid_only_for_its_names(
+    names: dict[str, Any], verified: bool
+) -> None:
     leaf = authority.issue(LIMITED, common_name="x", now=NOW, **names)
     verifier = policy(ca=LIMITED).build_server_verifier(x509.DNSName("hook.system.svc"))
     with nullcontext() if verified else pytest.raises(VerificationError):
         verifier.verify(read(leaf), [])
 
 
-def test_ca_with_names_signs_no_clients() -> None:
+def test_name_constrained_ca_signs_no_valid_client_certificates() -> None:
     leaf = authority.issue(LIMITED, common_name="x", now=NOW, usage=Usage.CLIENT)
     with pytest.raises(VerificationError):
         policy(ca=LIMITED).build_client_verifier().verify(read(leaf), [])
 
 
-# --- what is in them ---------------------------------------------------------------------------
+# --- contents ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -133,7 +135,7 @@ def test_ca_with_names_signs_no_clients() -> None:
         pytest.param(CA, authority.CA_LIFETIME, id="CA"),
         pytest.param(LEAF, authority.LEAF_LIFETIME, id="leaf"),
         pytest.param(
-            authority.issue(CA, common_name="x", now=NOW, lifetime=DAY), DAY, id="leaf of a day"
+            authority.issue(CA, common_name="x", now=NOW, lifetime=DAY), DAY, id="one-day leaf"
         ),
     ],
 )
@@ -161,14 +163,14 @@ def test_no_alternative_names() -> None:
     ],
     ids=["server", "client", "both"],
 )
-def test_extended_usage(usage: Usage, expected: list[x509.ObjectIdentifier]) -> None:
+def test_extended_key_usage(usage: Usage, expected: list[x509.ObjectIdentifier]) -> None:
     pair = authority.issue(CA, common_name="x", now=NOW, usage=usage)
 
     assert x509.ExtendedKeyUsage(expected) == extension(pair, x509.ExtendedKeyUsage).value
 
 
 @pytest.mark.parametrize(("pair", "signs"), [(CA, True), (LEAF, False)], ids=["CA", "leaf"])
-def test_only_the_ca_signs(pair: KeyPair, signs: bool) -> None:
+def test_only_the_ca_may_sign(pair: KeyPair, signs: bool) -> None:
     usage = extension(pair, x509.KeyUsage)
     constraints = extension(pair, x509.BasicConstraints)
 
@@ -183,7 +185,7 @@ def test_only_the_ca_signs(pair: KeyPair, signs: bool) -> None:
     assert x509.BasicConstraints(ca=signs, path_length=0 if signs else None) == constraints.value
 
 
-def test_subject_of_a_client_is_its_user_and_groups() -> None:
+def test_client_subject_has_user_and_groups() -> None:
     subject = read(CLIENT).subject
 
     assert [one.value for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["jane"]
@@ -201,11 +203,11 @@ def test_subject_of_a_client_is_its_user_and_groups() -> None:
     [
         pytest.param(LEAF, True, id="its own key"),
         pytest.param(CA, True, id="CA"),
-        pytest.param(KeyPair(LEAF.certificate, CA.key), False, id="another's key"),
+        pytest.param(KeyPair(LEAF.certificate, CA.key), False, id="key of another certificate"),
         pytest.param(KeyPair(b"", LEAF.key), False, id="no certificate"),
         pytest.param(KeyPair(LEAF.certificate, b""), False, id="no key"),
-        pytest.param(KeyPair(LEAF.key, LEAF.certificate), False, id="the wrong way round"),
-        pytest.param(KeyPair(LEAF.certificate[:-40], LEAF.key), False, id="cut off"),
+        pytest.param(KeyPair(LEAF.key, LEAF.certificate), False, id="swapped"),
+        pytest.param(KeyPair(LEAF.certificate[:-40], LEAF.key), False, id="truncated"),
     ],
 )
 def test_pair_matches(pair: KeyPair, expected: bool) -> None:
@@ -222,7 +224,7 @@ def test_encrypted_key_does_not_match() -> None:
     assert not authority.pair_matches(KeyPair(LEAF.certificate, key))
 
 
-def test_ca_of_another_kind_of_key_is_refused() -> None:
+def test_ca_with_an_rsa_key_is_rejected() -> None:
     key = rsa.generate_private_key(65537, 1024).private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
     )
@@ -231,13 +233,13 @@ def test_ca_of_another_kind_of_key_is_refused() -> None:
 
 
 @pytest.mark.parametrize("address", ["localhost", "300.0.0.1", ""])
-def test_address_that_is_none_is_refused(address: str) -> None:
+def test_invalid_ip_address_is_rejected(address: str) -> None:
     with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
         authority.issue(CA, common_name="x", now=NOW, ip_addresses=[address])
 
 
 @pytest.mark.parametrize("part", [authority._BEGIN, authority._END, b"\n"])
-def test_text_of_a_megabyte_is_read_up_to_the_limits(part: bytes) -> None:
+def test_large_pem_is_read_up_to_the_limits(part: bytes) -> None:
     text = (part + b"\n") * (1_000_000 // len(part))
     assert [one.pem for one in authority.read_all(CA.certificate + text)] == [CA.certificate]
     assert len(authority.read_all(CA.certificate * 1_000)) == authority.MOST
@@ -246,7 +248,7 @@ def test_text_of_a_megabyte_is_read_up_to_the_limits(part: bytes) -> None:
 
 
 def test_long_rsa_key_is_not_checked() -> None:
-    """It takes minutes, in which no other thread runs."""
+    """Checking it takes minutes and blocks all other threads."""
     p, q = 2**9_689 - 1, 2**9_941 - 1
     d = pow(65_537, -1, math.lcm(p - 1, q - 1))
     numbers = 0, p * q, 65_537, d, p, q, d % (p - 1), d % (q - 1), pow(q, -1, p)
@@ -272,13 +274,13 @@ def test_ca_with_an_unreadable_subject_does_not_sign() -> None:
     assert not authority.can_sign(KeyPair(pem, pair.key))
 
 
-def test_expiry_of_what_is_no_certificate() -> None:
+def test_expiry_of_an_invalid_certificate_is_an_error() -> None:
     with pytest.raises(ValueError, match="PEM"):
         authority.not_after(b"x")
 
 
-def test_certificate_of_a_version_that_there_is_not_is_no_certificate() -> None:
-    """A damaged byte is enough; the library does not raise ValueError for it."""
+def test_certificate_with_an_unknown_version_is_rejected() -> None:
+    """One damaged byte is enough, and the library does not raise ValueError for it."""
     der = read(CA).public_bytes(serialization.Encoding.DER)
     damaged = der.replace(b"\xa0\x03\x02\x01\x02", b"\xa0\x03\x02\x01\x01", 1)
     pem = ssl.DER_cert_to_PEM_cert(damaged).encode()

@@ -20,7 +20,7 @@ PLAN = Plan(("hook", "hook.system", "hook.system.svc"))
 DAY = timedelta(days=1)
 
 
-def made(observed: Observation, *, plan: Plan = PLAN) -> Data:
+def run_next_step(observed: Observation, *, plan: Plan = PLAN) -> Data:
     step = next_step(observed, plan)
     assert step is not None
     return carry_out(step, observed, plan)
@@ -28,9 +28,9 @@ def made(observed: Observation, *, plan: Plan = PLAN) -> Data:
 
 @lru_cache
 def first() -> tuple[Data, Data]:
-    """A CA and its leaf, as they come up from nothing."""
-    ca = made(Observation(NOW, None, None))
-    return ca, made(Observation(NOW, ca, None))
+    """Return the first CA and its leaf in a new cluster."""
+    ca = run_next_step(Observation(NOW, None, None))
+    return ca, run_next_step(Observation(NOW, ca, None))
 
 
 def fingerprint(pem: bytes) -> str:
@@ -59,7 +59,7 @@ def steady(now: datetime = NOW, **others: Any) -> Observation:
 
 
 def rsa_ca() -> Data:
-    """Make a CA as somebody else may have: with an RSA key."""
+    """Make a foreign CA with an RSA key."""
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "theirs")])
     certificate = (
@@ -83,10 +83,10 @@ def rsa_ca() -> Data:
 RSA = rsa_ca()
 
 
-# --- from nothing ------------------------------------------------------------------------------
+# --- first certificates ------------------------------------------------------------------------
 
 
-def test_a_ca_comes_first_and_then_its_leaf_and_then_nothing() -> None:
+def test_ca_is_created_before_its_leaf() -> None:
     assert action(Observation(NOW, None, None)) is Action.NEW_AUTHORITY
     ca, leaf = first()
     assert action(Observation(NOW, ca, None)) is Action.ISSUE
@@ -99,44 +99,46 @@ def test_a_ca_comes_first_and_then_its_leaf_and_then_nothing() -> None:
     assert authority.pair_matches(KeyPair(leaf["tls.crt"], leaf["tls.key"]))
 
 
-def test_a_first_leaf_waits_for_nobody_who_does_not_answer_while_nothing_is_registered() -> None:
+def test_first_leaf_does_not_wait_for_unresponsive_replicas() -> None:
     ca, _ = first()
     assert action(Observation(NOW, ca, None, unknown=True)) is Action.ISSUE
 
 
-def test_names_that_are_too_long_for_a_common_name_are_served() -> None:
+def test_leaf_serves_names_too_long_for_a_common_name() -> None:
     plan = Plan((f"{'h' * 63}.{'n' * 63}.svc",))
-    ca = made(Observation(NOW, None, None), plan=plan)
-    leaf = made(Observation(NOW, ca, None), plan=plan)
+    ca = run_next_step(Observation(NOW, None, None), plan=plan)
+    leaf = run_next_step(Observation(NOW, ca, None), plan=plan)
     assert rotation.serves(authority.read(leaf["tls.crt"]), ca["tls.crt"], NOW, plan.names)
 
 
 # --- the leaf ----------------------------------------------------------------------------------
 
 
-def spoilt(**data: bytes) -> dict[str, bytes]:
+def damaged_leaf(**data: bytes) -> dict[str, bytes]:
     return {**first()[1], **{name.replace("_", "."): value for name, value in data.items()}}
 
 
 @lru_cache
 def another() -> tuple[Data, Data]:
-    ca = made(Observation(NOW, None, None))
-    return ca, made(Observation(NOW, ca, None))
+    ca = run_next_step(Observation(NOW, None, None))
+    return ca, run_next_step(Observation(NOW, ca, None))
 
 
 LEAVES: list[Any] = [
     pytest.param(lambda: None, "there is none", id="deleted"),
     pytest.param(dict, "do not match", id="empty"),
-    pytest.param(lambda: spoilt(tls_crt=b"no PEM"), "do not match", id="corrupted"),
-    pytest.param(lambda: spoilt(tls_key=b"\xff"), "do not match", id="key-corrupted"),
-    pytest.param(lambda: spoilt(tls_key=another()[1]["tls.key"]), "do not match", id="mismatched"),
-    pytest.param(lambda: another()[1], "another CA signed it", id="of-another-ca"),
-    pytest.param(lambda: spoilt(ca_crt=b""), "another CA", id="without-its-ca"),
+    pytest.param(lambda: damaged_leaf(tls_crt=b"no PEM"), "do not match", id="corrupted"),
+    pytest.param(lambda: damaged_leaf(tls_key=b"\xff"), "do not match", id="key-corrupted"),
+    pytest.param(
+        lambda: damaged_leaf(tls_key=another()[1]["tls.key"]), "do not match", id="mismatched"
+    ),
+    pytest.param(lambda: another()[1], "another CA signed it", id="other-ca"),
+    pytest.param(lambda: damaged_leaf(ca_crt=b""), "another CA", id="no-ca"),
 ]
 
 
 @pytest.mark.parametrize(("leaf", "reason"), LEAVES)
-def test_a_leaf_that_will_not_do_is_issued_anew_once(leaf: Any, reason: str) -> None:
+def test_unusable_leaf_is_reissued_once(leaf: Any, reason: str) -> None:
     observed = steady(leaf=leaf())
     step = next_step(observed, PLAN)
     assert step is not None
@@ -146,7 +148,7 @@ def test_a_leaf_that_will_not_do_is_issued_anew_once(leaf: Any, reason: str) -> 
     assert next_step(replace(observed, known_for=timedelta()), PLAN) == step
 
 
-def test_a_leaf_without_a_name_is_issued_anew() -> None:
+def test_leaf_missing_a_service_name_is_reissued() -> None:
     plan = Plan((*PLAN.names, "more"))
     step = next_step(steady(), plan)
     assert step == (Action.ISSUE, "it lacks a name of the Service")
@@ -155,17 +157,19 @@ def test_a_leaf_without_a_name_is_issued_anew() -> None:
 @pytest.mark.parametrize(
     ("days", "expected"),
     [
-        pytest.param(19.9, None, id="two-thirds-not-gone"),
-        pytest.param(20.0, Action.ISSUE, id="two-thirds-gone"),
+        pytest.param(19.9, None, id="before-two-thirds"),
+        pytest.param(20.0, Action.ISSUE, id="after-two-thirds"),
         pytest.param(31.0, Action.ISSUE, id="expired"),
-        pytest.param(-0.1, Action.NEW_AUTHORITY, id="a-clock-set-back"),
+        pytest.param(-0.1, Action.NEW_AUTHORITY, id="clock-set-back"),
     ],
 )
-def test_a_leaf_is_renewed_when_a_third_is_left(days: float, expected: Action | None) -> None:
+def test_leaf_is_renewed_after_two_thirds_of_its_lifetime(
+    days: float, expected: Action | None
+) -> None:
     assert action(steady(NOW + days * DAY)) is expected
 
 
-def test_a_leaf_waits_until_api_servers_know_its_ca() -> None:
+def test_leaf_is_not_issued_before_api_servers_trust_its_ca() -> None:
     other_ca, other_leaf = another()
     ca, _ = first()
     retired = {**ca, "retired.crt": other_ca["tls.crt"]}
@@ -178,18 +182,18 @@ def test_a_leaf_waits_until_api_servers_know_its_ca() -> None:
     assert action(steady(authority=retired, leaf=other_leaf, served=served)) is Action.ISSUE
 
 
-def test_a_leaf_does_not_wait_where_nothing_that_is_trusted_is_served() -> None:
+def test_leaf_is_issued_at_once_if_no_trusted_leaf_is_served() -> None:
     assert action(steady(leaf=None, served=[], trusted={})) is Action.ISSUE
     stranger = authority.read(another()[1]["tls.crt"])
     assert action(steady(leaf=None, served=[stranger], trusted={})) is Action.ISSUE
     assert action(steady(leaf=None, served=[], trusted={}, unknown=True)) is None
 
 
-def test_a_leaf_of_a_ca_that_is_served_already_does_not_wait() -> None:
+def test_leaf_is_issued_at_once_if_its_ca_is_already_served() -> None:
     assert action(steady(leaf=None, trusted={})) is Action.ISSUE
 
 
-def test_a_leaf_never_outlives_its_ca() -> None:
+def test_leaf_never_outlives_its_ca() -> None:
     ca, leaf = first()
     late = NOW + 350 * DAY
     observed = steady(late, served=[])
@@ -201,7 +205,7 @@ def test_a_leaf_never_outlives_its_ca() -> None:
 # --- the CA ------------------------------------------------------------------------------------
 
 
-def test_a_rotation_step_by_step() -> None:
+def test_ca_rotation_step_by_step() -> None:
     ca, leaf = first()
     now = NOW + 244 * DAY
     served = [authority.read(leaf["tls.crt"])]
@@ -209,9 +213,9 @@ def test_a_rotation_step_by_step() -> None:
     def observed(ca: Data, leaf: Data, **others: Any) -> Observation:
         return steady(now, authority=ca, leaf=leaf, **others)
 
-    leaf = made(observed(ca, leaf, served=served))
+    leaf = run_next_step(observed(ca, leaf, served=served))
     assert action(observed(ca, leaf)) is Action.INTRODUCE
-    introduced = made(observed(ca, leaf))
+    introduced = run_next_step(observed(ca, leaf))
     both = Authority.read(introduced)
     assert both is not None
     assert both.bundle == introduced["tls.crt"] + introduced["next.crt"]
@@ -222,20 +226,20 @@ def test_a_rotation_step_by_step() -> None:
     assert action(observed(introduced, leaf, trusted=known)) is None
     known = {**trusted(introduced), **trusted(introduced, 60, "next.crt")}
     assert action(observed(introduced, leaf, trusted=known)) is Action.PROMOTE
-    promoted = made(observed(introduced, leaf, trusted=known))
+    promoted = run_next_step(observed(introduced, leaf, trusted=known))
     assert promoted["tls.crt"] == introduced["next.crt"]
     assert promoted["retired.crt"] == ca["tls.crt"]
     assert datetime.fromisoformat(promoted["retired-until"].decode()) == now + 30 * DAY
 
     assert action(observed(promoted, leaf, trusted=known)) is Action.ISSUE
-    renewed = made(observed(promoted, leaf, trusted=known))
+    renewed = run_next_step(observed(promoted, leaf, trusted=known))
     assert action(observed(promoted, renewed, trusted=known)) is None
     now += 10 * DAY
     assert action(observed(promoted, renewed, trusted=known)) is None
     now += 20 * DAY
-    renewed = made(observed(promoted, renewed, trusted=known))
+    renewed = run_next_step(observed(promoted, renewed, trusted=known))
     assert action(observed(promoted, renewed, trusted=known)) is Action.FORGET
-    forgotten = made(observed(promoted, renewed, trusted=known))
+    forgotten = run_next_step(observed(promoted, renewed, trusted=known))
     assert forgotten == {"tls.crt": promoted["tls.crt"], "tls.key": promoted["tls.key"]}
     assert action(observed(forgotten, renewed, trusted=known)) is None
 
@@ -248,42 +252,43 @@ LOST: list[Any] = [
 
 
 @pytest.mark.parametrize("lost", LOST)
-def test_a_lost_ca_stays_trusted(lost: Data | None) -> None:
+def test_lost_ca_stays_trusted(lost: Data | None) -> None:
     ca, leaf = first()
     observed = steady(authority=lost, trusted={})
     assert action(observed) is Action.NEW_AUTHORITY
     assert action(replace(observed, known_for=timedelta())) is Action.NEW_AUTHORITY
-    after = Authority.read(made(observed))
+    after = Authority.read(run_next_step(observed))
     assert after is not None
     assert [one.pem for one in after.retired] == [ca["tls.crt"]]
     assert after.retired_until == NOW + authority.LEAF_LIFETIME
-    assert action(steady(authority=after.data(), trusted={})) is None  # first the API servers
+    # nothing is issued until API servers trust the CA
+    assert action(steady(authority=after.data(), trusted={})) is None
     assert rotation.serves(authority.read(leaf["tls.crt"]), after.bundle, NOW, PLAN.names)
 
 
-def test_a_lost_ca_is_found_beside_the_leaf_when_the_bundle_is_blank() -> None:
+def test_lost_ca_is_recovered_from_the_leaf_secret() -> None:
     ca, _ = first()
-    after = Authority.read(made(steady(authority=None, bundles=[b""])))
+    after = Authority.read(run_next_step(steady(authority=None, bundles=[b""])))
     assert after is not None
     assert [one.pem for one in after.retired] == [ca["tls.crt"]]
 
 
-def test_a_ca_without_its_key_is_retired() -> None:
+def test_ca_without_its_key_is_retired() -> None:
     ca, _ = first()
     observed = steady(authority={**ca, "tls.key": another()[0]["tls.key"]})
-    after = Authority.read(made(observed))
+    after = Authority.read(run_next_step(observed))
     assert after is not None
     assert [one.pem for one in after.retired] == [ca["tls.crt"]]
 
 
-def test_a_ca_of_another_kind_of_key_is_retired_and_no_longer_signs() -> None:
-    found = Authority.read(made(steady(authority=RSA)))
+def test_ca_with_an_rsa_key_is_retired() -> None:
+    found = Authority.read(run_next_step(steady(authority=RSA)))
     assert found is not None
     assert fingerprint(RSA["tls.crt"]) in {one.fingerprint for one in found.retired}
 
 
 def restored(**others: Any) -> Observation:
-    """Return an observation of a CA that a backup has put back, after another one replaced it."""
+    """Return an observation of a replaced CA that was restored from a backup."""
     ca, leaf = another()
     given: dict[str, Any] = {
         "leaf": leaf,
@@ -304,13 +309,13 @@ def restored(**others: Any) -> Observation:
         pytest.param({"now": NOW + 3 * DAY}, id="later"),
     ],
 )
-def test_ca_that_a_restored_secret_lacks_stays_trusted_while_it_is_served(
+def test_served_ca_missing_from_a_restored_secret_stays_trusted(
     change: dict[str, Any],
 ) -> None:
     ca, (needed, needed_leaf) = first()[0], another()
     observed = restored(**change)
     assert action(observed) is Action.RETAIN
-    data = made(observed)
+    data = run_next_step(observed)
     assert data["tls.crt"] == ca["tls.crt"]
     assert data["retired.crt"] == needed["tls.crt"]
     until = observed.now + authority.LEAF_LIFETIME
@@ -319,17 +324,18 @@ def test_ca_that_a_restored_secret_lacks_stays_trusted_while_it_is_served(
     assert after is not None
     certificate = authority.read(needed_leaf["tls.crt"])
     assert rotation.serves(certificate, after.bundle, observed.now, PLAN.names)
-    assert action(replace(observed, authority=data)) is None  # first the API servers
+    # nothing is issued until API servers trust the CA
+    assert action(replace(observed, authority=data)) is None
 
 
-def test_restored_ca_signs_once_api_servers_trust_it_and_the_other_is_removed() -> None:
+def test_restored_ca_signs_once_trusted_and_replaces_the_other() -> None:
     ca, (needed, _) = first()[0], another()
-    data = made(restored())
+    data = run_next_step(restored())
     bundles = [ca["tls.crt"] + needed["tls.crt"]]
     known = {**trusted(ca), **trusted(needed)}
     observed = restored(authority=data, bundles=bundles, trusted=known)
     assert action(observed) is Action.ISSUE
-    leaf = made(observed)
+    leaf = run_next_step(observed)
     served = [authority.read(leaf["tls.crt"])]
     later = restored(
         now=NOW + PLAN.settling,
@@ -340,27 +346,27 @@ def test_restored_ca_signs_once_api_servers_trust_it_and_the_other_is_removed() 
         served=served,
     )
     assert action(later) is Action.FORGET
-    assert made(later) == ca
+    assert run_next_step(later) == ca
     assert action(replace(later, authority=ca)) is None
 
 
-def test_ca_in_a_bundle_is_not_retained_unless_a_replica_serves_a_valid_leaf_of_it() -> None:
+def test_bundled_ca_without_a_valid_served_leaf_is_not_retained() -> None:
     ca, _ = first()
     planted_bundle = [ca["tls.crt"] + another()[0]["tls.crt"]]
     assert action(steady(bundles=planted_bundle)) is None
     late = NOW + 31 * DAY
-    leaf = made(steady(late, leaf=None))
+    leaf = run_next_step(steady(late, leaf=None))
     theirs = authority.read(another()[1]["tls.crt"])
     served = [authority.read(leaf["tls.crt"]), theirs]
     assert action(steady(late, leaf=leaf, served=served, bundles=planted_bundle)) is None
 
 
-def test_retired_cas_are_not_exceeded_by_those_that_are_retained() -> None:
+def test_retained_cas_do_not_exceed_the_limit_of_retired_cas() -> None:
     crowd = [authority.new_ca(str(number), now=NOW).certificate for number in range(20)]
     full = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED])}
     assert action(restored(authority=full, unknown=True)) is None
     nearly = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED - 1])}
-    data = made(restored(authority=nearly, unknown=True, bundles=crowd))
+    data = run_next_step(restored(authority=nearly, unknown=True, bundles=crowd))
     assert data["retired.crt"] == b"".join(crowd[: rotation.MOST_RETIRED])
 
 
@@ -378,7 +384,7 @@ SECRETS = st.none() | st.dictionaries(NAMES, CONTENT)
 
 @settings(max_examples=30, deadline=None)
 @given(SECRETS, SECRETS, st.lists(CONTENT, max_size=2))
-def test_whatever_secrets_and_bundles_hold_is_got_over(
+def test_rotation_recovers_from_arbitrary_secrets_and_bundles(
     ca: Data | None, leaf: Data | None, bundles: list[bytes]
 ) -> None:
     for _ in range(6):
@@ -394,22 +400,22 @@ def test_whatever_secrets_and_bundles_hold_is_got_over(
     assert Authority.read(ca) is not None
 
 
-def test_an_expired_ca_is_replaced() -> None:
+def test_expired_ca_is_replaced() -> None:
     assert next_step(steady(NOW + 366 * DAY), PLAN) == (
         Action.NEW_AUTHORITY,
         "it is not valid at this time",
     )
 
 
-def test_a_spoilt_next_ca_is_made_anew() -> None:
+def test_corrupt_next_ca_is_replaced() -> None:
     ca, leaf = first()
     now = NOW + 244 * DAY
-    leaf = made(steady(now, leaf=None))
-    spoilt_next = {**ca, "next.crt": b"no PEM", "next.key": b""}
-    assert action(steady(now, authority=spoilt_next, leaf=leaf)) is Action.INTRODUCE
+    leaf = run_next_step(steady(now, leaf=None))
+    corrupt_next = {**ca, "next.crt": b"no PEM", "next.key": b""}
+    assert action(steady(now, authority=corrupt_next, leaf=leaf)) is Action.INTRODUCE
 
 
-def test_a_leaf_is_no_ca() -> None:
+def test_leaf_is_not_accepted_as_a_ca() -> None:
     _, leaf = first()
     assert Authority.read({"tls.crt": leaf["tls.crt"], "tls.key": leaf["tls.key"]}) is None
 
@@ -419,12 +425,12 @@ def planted(until: bytes = b"9999-01-01T00:00:00+00:00") -> Data:
 
 
 @pytest.mark.parametrize("until", [b"9999-01-01T00:00:00+00:00", b"soon", b""])
-def test_ca_whose_leaves_nobody_serves_is_removed_minutes_later(until: bytes) -> None:
+def test_unserved_retired_ca_is_removed_after_settling(until: bytes) -> None:
     data, later = planted(until), NOW + PLAN.settling
 
     assert action(steady(later - timedelta(seconds=1), authority=data)) is None
     assert action(steady(later, authority=data)) is Action.FORGET
-    assert made(steady(later, authority=data)) == first()[0]
+    assert run_next_step(steady(later, authority=data)) == first()[0]
 
 
 @pytest.mark.parametrize(
@@ -435,95 +441,95 @@ def test_ca_whose_leaves_nobody_serves_is_removed_minutes_later(until: bytes) ->
         pytest.param({"known_for": timedelta()}, id="the clock was just set"),
     ],
 )
-def test_retired_ca_stays_while_it_may_be_needed(change: dict[str, Any]) -> None:
+def test_retired_ca_is_kept_while_it_may_be_needed(change: dict[str, Any]) -> None:
     assert action(steady(NOW + DAY, authority=planted(), **change)) is None
 
 
-def test_retired_ca_stays_while_a_replica_serves_its_leaf() -> None:
+def test_retired_ca_is_kept_while_a_replica_serves_its_leaf() -> None:
     theirs = authority.read(another()[1]["tls.crt"])
     served = [*steady().served, theirs]
 
     assert action(steady(NOW + DAY, authority=planted(), served=served)) is None
 
 
-def test_after_a_theft_deleted_secrets_lead_to_another_ca_alone() -> None:
+def test_deleting_both_secrets_removes_a_stolen_ca() -> None:
     ca, leaf = first()
     now = NOW + DAY
-    fresh = made(steady(now, authority=None, leaf=None))
+    fresh = run_next_step(steady(now, authority=None, leaf=None))
     assert fresh["retired.crt"] == ca["tls.crt"]
-    renewed = made(steady(now, authority=fresh, leaf=None, trusted=trusted(fresh)))
+    renewed = run_next_step(steady(now, authority=fresh, leaf=None, trusted=trusted(fresh)))
     served = [authority.read(renewed["tls.crt"])]
     known = {"authority": fresh, "leaf": renewed, "trusted": trusted(fresh)}
     mixed = [*served, authority.read(leaf["tls.crt"])]
     assert action(steady(now + DAY, **known, served=mixed)) is None
-    after = made(steady(now + PLAN.settling, **known, served=served))
+    after = run_next_step(steady(now + PLAN.settling, **known, served=served))
     assert ca["tls.crt"] not in after.values()
     assert after.keys() == {"tls.crt", "tls.key"}
 
 
-def test_a_retired_ca_without_a_readable_time_stays() -> None:
+def test_retired_ca_with_an_unreadable_expiry_is_kept() -> None:
     ca, _ = first()
     for text in (b"soon", b"\xff", b"2026-03-01T12:00:00"):
         data = {**ca, "retired.crt": another()[0]["tls.crt"], "retired-until": text}
         assert action(steady(authority=data, unknown=True)) is None
 
 
-# --- a time that may be wrong ------------------------------------------------------------------
+# --- untrusted clock ---------------------------------------------------------------------------
 
 SET = timedelta(minutes=10) - timedelta(seconds=1)
-"""For how long a clock goes on that was set, and is not believed yet."""
+"""Time since the clock was set: just too short for the clock to be trusted."""
 
 
 def aged_next() -> Observation:
     """Return an observation whose next CA expired before it signed, and whose signing CA is old."""
     ca, _ = first()
-    old = made(Observation(NOW - 360 * DAY, None, None))
+    old = run_next_step(Observation(NOW - 360 * DAY, None, None))
     now = NOW + 244 * DAY
     data = {**ca, "next.crt": old["tls.crt"], "next.key": old["tls.key"]}
-    return steady(now, authority=data, leaf=made(steady(now, leaf=None)))
+    return steady(now, authority=data, leaf=run_next_step(steady(now, leaf=None)))
 
 
-def retired_for_long() -> Observation:
+def retired_long_ago() -> Observation:
     data = {**first()[0], "retired.crt": another()[0]["tls.crt"]}
     return steady(authority={**data, "retired-until": NOW.isoformat().encode()})
 
 
 AGED: list[Any] = [
     pytest.param(lambda: steady(NOW + 366 * DAY), Action.NEW_AUTHORITY, id="ca-expired"),
-    pytest.param(lambda: steady(NOW - DAY), Action.NEW_AUTHORITY, id="ca-not-begun"),
+    pytest.param(lambda: steady(NOW - DAY), Action.NEW_AUTHORITY, id="ca-not-yet-valid"),
     pytest.param(lambda: steady(NOW + 20 * DAY), Action.ISSUE, id="leaf-old"),
     pytest.param(
-        lambda: steady(NOW + 244 * DAY, leaf=made(steady(NOW + 244 * DAY, leaf=None))),
+        lambda: steady(NOW + 244 * DAY, leaf=run_next_step(steady(NOW + 244 * DAY, leaf=None))),
         Action.INTRODUCE,
         id="ca-old",
     ),
     pytest.param(aged_next, Action.INTRODUCE, id="next-expired"),
-    pytest.param(retired_for_long, Action.FORGET, id="retired-for-long"),
+    pytest.param(retired_long_ago, Action.FORGET, id="retired-long-ago"),
 ]
 
 
 @pytest.mark.parametrize(("observed", "expected"), AGED)
-def test_nothing_is_done_for_its_age_alone_by_a_clock_that_was_just_set(
+def test_age_triggers_no_action_while_the_clock_is_untrusted(
     observed: Any, expected: Action
 ) -> None:
     assert action(replace(observed(), known_for=SET)) is None
     assert action(replace(observed(), known_for=SET + timedelta(seconds=1))) is expected
 
 
-def test_no_leaf_is_issued_by_a_ca_that_has_not_begun() -> None:
+def test_ca_that_is_not_yet_valid_issues_no_leaf() -> None:
     assert action(steady(NOW - DAY, leaf=None, known_for=timedelta())) is None
 
 
-def test_a_ca_that_has_not_begun_stays_trusted() -> None:
+def test_replaced_ca_that_is_not_yet_valid_stays_trusted() -> None:
     ca, leaf = first()
-    after = Authority.read(made(steady(NOW - 400 * DAY)))
+    after = Authority.read(run_next_step(steady(NOW - 400 * DAY)))
     assert after is not None
     assert [one.pem for one in after.retired] == [ca["tls.crt"]]
     assert rotation.serves(authority.read(leaf["tls.crt"]), after.bundle, NOW, PLAN.names)
 
 
-def test_what_is_served_counts_where_it_may_be_valid() -> None:
-    """By a wrong time nothing seems to be served that an unknown CA's leaf could break."""
+def test_served_leaf_counts_as_valid_while_the_clock_is_untrusted() -> None:
+    """A wrong clock can make a valid served leaf look expired, so that nothing seems to break."""
     other_ca, other_leaf = another()
     data = {**first()[0], "retired.crt": other_ca["tls.crt"]}
     served = [authority.read(other_leaf["tls.crt"])]
@@ -533,14 +539,14 @@ def test_what_is_served_counts_where_it_may_be_valid() -> None:
     assert action(replace(observed, known_for=SET)) is None
 
 
-def test_certificates_that_live_for_a_short_time_wait_for_a_part_of_it() -> None:
+def test_settling_time_is_a_fraction_of_a_short_lifetime() -> None:
     assert Plan(PLAN.names, leaf_lifetime=timedelta(minutes=1)).settling == timedelta(seconds=0.6)
 
 
-# --- whom API servers trust --------------------------------------------------------------------
+# --- trusted bundles ---------------------------------------------------------------------------
 
 
-def test_common_is_what_every_bundle_has() -> None:
+def test_common_returns_the_cas_in_every_bundle() -> None:
     ca, other = first()[0]["tls.crt"], another()[0]["tls.crt"]
     assert rotation.common([]) == frozenset()
     assert rotation.common([ca, b""]) == frozenset()
@@ -558,20 +564,20 @@ def test_serves() -> None:
     assert not rotation.serves(certificate, ca["tls.crt"], NOW + 31 * DAY, PLAN.names)
 
 
-# --- whatever happens, in whatever order -------------------------------------------------------
+# --- arbitrary events in any order -------------------------------------------------------------
 
 SHORT = Plan(PLAN.names, timedelta(hours=18), timedelta(hours=3), propagation=timedelta(seconds=60))
 REPLICAS = 3
 
 
 @lru_cache(10_000)
-def taken(certificate: Certificate, bundle: bytes) -> bool:
+def is_trusted(certificate: Certificate, bundle: bytes) -> bool:
     """Return whether a client that trusts this bundle accepts the certificate, dates aside."""
     return any(authority.signed_by(certificate, ca) for ca in authority.read_all(bundle))
 
 
 class World:
-    """Secrets, replicas that mount them late, API servers that see the bundle late."""
+    """Secrets, replicas that mount them late, and API servers that see the bundle late."""
 
     def __init__(self) -> None:
         self.now = NOW
@@ -594,7 +600,7 @@ class World:
         return [authority.read(one["tls.crt"]) for one in self.mounted if one is not None]
 
     def known_bundles(self) -> list[bytes]:
-        """The bundles that an API server may have: the last one a minute ago, and all since."""
+        """Return the bundles that an API server may have: that of a minute ago, and all since."""
         late = self.now - SHORT.propagation
         old = [bundle for at, bundle in self.changes if at <= late][-1:]
         return old + [bundle for at, bundle in self.changes if at > late]
@@ -604,7 +610,7 @@ class World:
             return
         for certificate in self.served:
             if certificate.valid_at(self.now):
-                assert all(taken(certificate, bundle) for bundle in self.known_bundles())
+                assert all(is_trusted(certificate, bundle) for bundle in self.known_bundles())
 
     def observed(self, *, unknown: bool = False) -> Observation:
         bundles = [] if self.published is None else [self.published]
@@ -613,8 +619,8 @@ class World:
         served = [] if unknown else self.served
         return Observation(self.now, self.ca, self.leaf, bundles, trusted, served, unknown)
 
-    def control(self, *, writes: int, unknown: bool = False, publishes: bool = True) -> None:
-        """Let a controller work that is killed after so many writes."""
+    def run_controller(self, *, writes: int, unknown: bool = False, publishes: bool = True) -> None:
+        """Run a controller that is killed after this many writes."""
         forgotten = False
         for _ in range(writes):
             observed = self.observed(unknown=unknown)
@@ -631,8 +637,8 @@ class World:
                 self.leaf = data
                 self.issued += 1
                 if not any(one.valid_at(self.now) for one in self.served):
-                    # nothing is served that could break: calls fail as they did, until the bundle
-                    # that goes with this leaf is everywhere
+                    # no valid leaf is served that could break: calls keep failing until the
+                    # bundle for this leaf has reached every API server
                     self.broken_until = self.now + timedelta(days=10_000)
                     self.rescued = True
             else:
@@ -648,23 +654,23 @@ class World:
         return found
 
     def publish(self) -> None:
-        """Write the bundle, once the replicas have something to show for it."""
+        """Publish the bundle, the first time only if all replicas serve a leaf that it trusts."""
         found = Authority.read(self.ca)
         if found is None:
             return
         if found.bundle == self.published:
-            self.mend(found)
+            self.record_recovery(found)
             return
         ready = len(self.served) == REPLICAS and all(
-            one.valid_at(self.now) and taken(one, found.bundle) for one in self.served
+            one.valid_at(self.now) and is_trusted(one, found.bundle) for one in self.served
         )
         if self.published is not None or ready:
             self.published = found.bundle
             self.changes.append((self.now, found.bundle))
-            self.mend(found)
+            self.record_recovery(found)
 
-    def mend(self, found: Authority) -> None:
-        """Note from when on calls have to work again that a lost CA broke."""
+    def record_recovery(self, found: Authority) -> None:
+        """Record when calls that a lost CA broke must work again."""
         if self.rescued and self.published == found.bundle:
             self.broken_until = self.now + SHORT.propagation
             self.rescued = False
@@ -681,31 +687,33 @@ class World:
     def restore(self) -> None:
         """Restore both Secrets; the replicas mount them after the API servers know the bundle."""
         self.ca, self.leaf = self.backup
-        self.control(writes=6)
+        self.run_controller(writes=6)
         self.pass_time(61)
         self.check()
 
     def replace_ca(self) -> None:
-        """Replace the CA; nothing needs the old one any more."""
+        """Replace the CA, and wait until the old one is unused."""
         self.ca = None
         self.settle()
 
     def settle(self) -> None:
-        """Let everything come to rest."""
+        """Run everything until nothing changes."""
         for _ in range(8):
-            self.control(writes=6)
+            self.run_controller(writes=6)
             for number in range(REPLICAS):
                 self.mount(number)
-            self.control(writes=6)
+            self.run_controller(writes=6)
             self.pass_time(30)
             self.check()
 
 
 EVENTS: Mapping[str, Any] = {
-    "controller": lambda world: world.control(writes=6),
-    "controller killed after a write": lambda world: world.control(writes=1, publishes=False),
-    "controller that cannot ask": lambda world: world.control(writes=6, unknown=True),
-    "new leader": lambda world: (world.since.clear(), world.control(writes=6)),
+    "controller": lambda world: world.run_controller(writes=6),
+    "controller killed after a write": lambda world: world.run_controller(
+        writes=1, publishes=False
+    ),
+    "controller that gets no replies": lambda world: world.run_controller(writes=6, unknown=True),
+    "new leader": lambda world: (world.since.clear(), world.run_controller(writes=6)),
     "mount 0": lambda world: world.mount(0),
     "mount 1": lambda world: world.mount(1),
     "mount 2": lambda world: world.mount(2),
@@ -724,9 +732,9 @@ PAUSES = st.sampled_from([0.0, 5.0, 30.0, 61.0, 600.0, 3600.0])
 @settings(max_examples=25, deadline=None)
 @given(st.lists(st.tuples(st.sampled_from(sorted(EVENTS)), PAUSES), max_size=20))
 @example([("CA replaced", 0.0), ("CA restored", 0.0), ("controller", 61.0)])
-@example([("CA replaced", 0.0), ("CA restored", 0.0), ("controller that cannot ask", 61.0)])
+@example([("CA replaced", 0.0), ("CA restored", 0.0), ("controller that gets no replies", 61.0)])
 @example([("CA replaced", 0.0), ("both restored", 0.0)])
-def test_api_servers_always_trust_what_is_served(events: list[tuple[str, float]]) -> None:
+def test_api_servers_always_trust_served_leaves(events: list[tuple[str, float]]) -> None:
     world = World()
     world.settle()
     world.back_up()
@@ -740,14 +748,16 @@ def test_api_servers_always_trust_what_is_served(events: list[tuple[str, float]]
     assert next_step(world.observed(), SHORT) is None
     issued = world.issued
     world.settle()
-    assert world.issued <= issued + 1  # its time may have come, but never twice
+    assert world.issued <= issued + 1  # one renewal may be due, but not two
 
 
-def test_crowd_of_planted_cas_is_not_kept() -> None:
-    """The API server would reject a Secret or a webhook configuration that has them all."""
+def test_excess_planted_cas_are_dropped() -> None:
+    """The API server would reject a Secret or webhook configuration with all of them."""
     bundles = [authority.new_ca(str(number), now=NOW).certificate for number in range(99)]
     large = authority.new_ca("large", now=NOW, dns_names=["x" * 60] * 99)
-    found = Authority.read(made(Observation(NOW, None, None, [large.certificate, *bundles])))
+    found = Authority.read(
+        run_next_step(Observation(NOW, None, None, [large.certificate, *bundles]))
+    )
     assert found is not None
     assert len(found.bundle) < 1 << 15
     assert Authority.read({"tls.crt": large.certificate, "tls.key": large.key}) is None

@@ -11,6 +11,6 @@ from tests.support.served import ServedApi, served
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ServedApi]:
-    """Give an API server without objects, and the command against it."""
+    """Yield an empty API server that is served, and can run commands against it."""
     with served(FakeApi(), tmp_path) as found:
         yield found

@@ -15,7 +15,7 @@ def run(*arguments: str) -> tuple[int, str]:
     return result.exit_code, result.output or str(result.exception)
 
 
-def test_profiles_of_a_good_file_are_listed(tmp_path: Path) -> None:
+def test_valid_file_lists_its_profiles(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD + "profiles: [{schedulerName: a, plugins: {disabled: [{name: '*'}]}}, {}]")
     names = ", ".join(config.DEFAULT_PLUGINS)
@@ -23,7 +23,7 @@ def test_profiles_of_a_good_file_are_listed(tmp_path: Path) -> None:
     assert run(str(file)) == (0, f"{file}: profile a: no plugin\n{file}: profile *: {names}\n")
 
 
-def test_all_problems_of_a_file_are_shown(tmp_path: Path) -> None:
+def test_all_problems_in_a_file_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD + "profiles:\n- permitTimeout: soon\n- {x: 1}\n")
     result = CliRunner().invoke(main.cli, ["check-config", str(file)])
@@ -34,7 +34,7 @@ def test_all_problems_of_a_file_are_shown(tmp_path: Path) -> None:
     assert str(result.exception) == f"{file}: 3 problems; correct the lines above"
 
 
-def test_file_is_also_an_option_and_standard_input(tmp_path: Path) -> None:
+def test_accepts_file_as_argument_option_or_stdin(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)
     assert run("-f", str(file)) == run(str(file))
@@ -43,7 +43,7 @@ def test_file_is_also_an_option_and_standard_input(tmp_path: Path) -> None:
         assert done.stdout.startswith("-: profile *: delay")
 
 
-def test_helm_values_and_missing_header(tmp_path: Path) -> None:
+def test_helm_values_and_missing_header_are_reported(tmp_path: Path) -> None:
     file = tmp_path / "values.yaml"
     file.write_text("config: {}\n")
     text = run(str(file))[1]
@@ -51,7 +51,7 @@ def test_helm_values_and_missing_header(tmp_path: Path) -> None:
     assert f"apiVersion: is missing: add 'apiVersion: {config.API_VERSION}'" in text
 
 
-def test_disabled_plugins_are_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_honours_disabled_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("HOLDFAST_DISABLE_PLUGINS", "sticky")
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)
@@ -61,7 +61,7 @@ def test_disabled_plugins_are_heeded(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert "'sticky' is disabled by --disable-plugin" in run(str(file))[1]
 
 
-def test_pace_without_a_limit_and_an_unknown_field(tmp_path: Path) -> None:
+def test_rejects_pace_without_limit_or_with_unknown_field(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     for pace, problem in (
         ("name: jvm", "paces[0]: it limits nothing: set maxStarting (such as 4)"),
@@ -72,7 +72,7 @@ def test_pace_without_a_limit_and_an_unknown_field(tmp_path: Path) -> None:
         assert problem in run(str(file))[1]
 
 
-def test_only_fields_of_the_part_are_suggested(tmp_path: Path) -> None:
+def test_suggests_only_fields_of_the_enclosing_object(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
     args = "rules: [{name: a, when: {annotation: b, equal: c}, require: {d: e}}]"
     plugins = f"pluginConfig: [{{name: placement, args: {{{args}}}}}]"
@@ -80,14 +80,14 @@ def test_only_fields_of_the_part_are_suggested(tmp_path: Path) -> None:
     assert "unknown field 'equal': did you mean equals?" in run(str(file))[1]
 
 
-def test_schema_names_the_plugins_that_are_installed() -> None:
+def test_schema_covers_installed_plugins() -> None:
     code, text = run("--schema")
 
     assert code == 0
     assert text == json.dumps(schema.schema(plugins.registry()), indent=2) + "\n"
 
 
-def test_one_of_file_and_schema_is_needed() -> None:
+def test_requires_file_or_schema() -> None:
     code, text = run()
 
     assert code == 2

@@ -1,4 +1,4 @@
-"""Global flags anywhere, kubectl's forms of flags, and its wording in help."""
+"""Global flags in any position, kubectl's flag syntax, and its wording in help."""
 
 from __future__ import annotations
 
@@ -32,23 +32,23 @@ def list_headers(cluster: ServedApi, *arguments: str) -> list[tuple[str, str]]:
     [
         pytest.param("-n shop list", id="before"),
         pytest.param("list -n shop", id="after"),
-        pytest.param("-n other list -n shop", id="the later one counts"),
+        pytest.param("-n other list -n shop", id="last one wins"),
         pytest.param("list -n=shop", id="with an equals sign"),
         pytest.param("--namespace=shop list", id="long"),
-        pytest.param("--context there list", id="the context's"),
-        pytest.param("list --context=there", id="the context's, after"),
+        pytest.param("--context there list", id="from context"),
+        pytest.param("list --context=there", id="from context, after"),
         pytest.param("-A list", id="all, before"),
         pytest.param("list -A", id="all, after"),
         pytest.param("list --all-namespaces=true --watch=false", id="true and false"),
         pytest.param("-A=true list", id="short and true"),
     ],
 )
-def test_global_flags_stand_before_or_after_the_command(arguments: str, cluster: ServedApi) -> None:
+def test_global_flags_work_before_and_after_the_command(arguments: str, cluster: ServedApi) -> None:
     cluster.api.put_pod(held({"delay": "1h"}, name="web-0", namespace="shop"))
     assert "web-0" in cluster.run(*arguments.split()).stdout
 
 
-def test_user_and_cluster_replace_those_of_the_context(cluster: ServedApi) -> None:
+def test_user_and_cluster_override_the_context(cluster: ServedApi) -> None:
     assert ("authorization", "Bearer joe") in list_headers(cluster, "list", "--user", "joe")
     done = cluster.run("list", "--cluster", "gone", code=1)
     assert "http://127.0.0.1:1 does not answer" in done.stderr
@@ -56,7 +56,7 @@ def test_user_and_cluster_replace_those_of_the_context(cluster: ServedApi) -> No
     assert 'no user "jo"; there are: "jane", "joe"' in done.stderr
 
 
-def test_impersonation_is_sent_with_each_request(cluster: ServedApi) -> None:
+def test_impersonation_headers_are_sent(cluster: ServedApi) -> None:
     headers = list_headers(
         cluster, "--as", "ann", "list", "--as-group", "dev", "--as-group=ops", "--as-uid", "7"
     )
@@ -74,13 +74,13 @@ def test_impersonation_is_sent_with_each_request(cluster: ServedApi) -> None:
     assert "need --as" in cluster.run("list", "--as-group", "dev", code=2).stderr
 
 
-def test_requests_are_logged_from_level_6_on(cluster: ServedApi) -> None:
+def test_requests_are_logged_at_verbosity_6(cluster: ServedApi) -> None:
     assert "GET http" not in cluster.run("list", "-v=5").stderr
     logged = cluster.run("-v6", "list").stderr
     assert re.search(r"^GET /api/v1/namespaces/default/pods\?.*: OK in \d+ ms$", logged, re.M)
 
 
-def test_all_namespaces_are_only_for_commands_that_list() -> None:
+def test_version_rejects_all_namespaces_flag() -> None:
     done = CliRunner().invoke(main.cli, ["-A", "version", "--client"])
     assert done.exit_code == 2
     assert "-A is not supported by version" in done.stderr
@@ -89,22 +89,22 @@ def test_all_namespaces_are_only_for_commands_that_list() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param("preview", "give a file with -f, or - for standard input", id="no file"),
+        pytest.param("preview", "give a file with -f, or - for standard input", id="missing file"),
         pytest.param(
             "list -o jsn",
             "Invalid value for '-o' / '--output': use one of json, yaml, name, wide, jsonpath=, "
             "custom-columns=",
-            id="no format",
+            id="unknown format",
         ),
         pytest.param(
             "list -o jsonpath={.items[}",
             "Invalid value for '-o' / '--output': invalid JSONPath \".items[\": use a path such as "
             '"{.items[*].metadata.name}", with [N], [A:B], [?(@.x=="y")] or range',
-            id="no path",
+            id="invalid path",
         ),
     ],
 )
-def test_misuse_is_answered_with_the_right_use(arguments: str, message: str) -> None:
+def test_usage_error_explains_valid_usage(arguments: str, message: str) -> None:
     done = CliRunner().invoke(main.cli, arguments.split())
     assert done.exit_code == 2
     assert done.stderr.splitlines()[-1] == f"Error: {message}"
@@ -126,7 +126,7 @@ def test_misuse_is_answered_with_the_right_use(arguments: str, message: str) -> 
         ),
     ],
 )
-def test_option_that_needs_another_one(arguments: str, message: str) -> None:
+def test_option_requires_another_option(arguments: str, message: str) -> None:
     with pytest.raises(StartError) as caught:
         main.cli.main(arguments.split(), standalone_mode=False)
 
@@ -134,7 +134,7 @@ def test_option_that_needs_another_one(arguments: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids="-".join)
-def test_help_is_worded_as_kubectl_words_it(path: tuple[str, ...]) -> None:
+def test_help_follows_kubectl_wording(path: tuple[str, ...]) -> None:
     done = CliRunner().invoke(main.cli, [*path, "--help"])
     assert done.exit_code == 0
     assert JARGON.findall(done.stdout) == []
@@ -143,7 +143,7 @@ def test_help_is_worded_as_kubectl_words_it(path: tuple[str, ...]) -> None:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids="-".join)
-def test_every_command_takes_every_global_flag(path: tuple[str, ...]) -> None:
+def test_every_command_accepts_every_global_flag(path: tuple[str, ...]) -> None:
     found = command(path[0])
     if isinstance(found, click.Group):
         found = found.commands[path[1]] if len(path) > 1 else found

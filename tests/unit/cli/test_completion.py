@@ -1,4 +1,4 @@
-"""Completion of commands, flags and the names of a cluster."""
+"""Shell completion of commands, flags and object names."""
 
 from __future__ import annotations
 
@@ -43,23 +43,23 @@ def complete(
         pytest.param("sticky s", ["set", "show"], id="a command of a group"),
         pytest.param("explain ", ["free", "held-0"], id="pods"),
         pytest.param("explain -n shop ", ["shop-0"], id="pods of another namespace"),
-        pytest.param("explain -n shop/pods?a= ", [], id="no namespace"),
+        pytest.param("explain -n shop/pods?a= ", [], id="invalid namespace"),
         pytest.param("--context there release ", ["shop-0"], id="held pods of another context"),
         pytest.param("release h", ["held-0"], id="held pods"),
         pytest.param("explain deployment/", ["deployment/api", "deployment/web"], id="workloads"),
-        pytest.param("release deploy/w", ["deploy/web"], id="a short type"),
+        pytest.param("release deploy/w", ["deploy/web"], id="short type"),
         pytest.param("approve -n shop sts/", ["sts/db"], id="workloads of another namespace"),
-        pytest.param("release pod/h", ["pod/held-0"], id="pods with their type"),
-        pytest.param("explain nonsense/", [], id="no type"),
+        pytest.param("release pod/h", ["pod/held-0"], id="pods with type"),
+        pytest.param("explain nonsense/", [], id="unknown type"),
         pytest.param("sticky show ", ["db"], id="VMs"),
-        pytest.param("sticky show vm/", ["vm/db"], id="VMs with their type"),
+        pytest.param("sticky show vm/", ["vm/db"], id="VMs with type"),
         pytest.param("list -n s", ["shop"], id="namespaces"),
         pytest.param("list --context ", ["here", "there"], id="contexts"),
         pytest.param("--user jo", ["joe"], id="users, before the command"),
-        pytest.param("--cluster gone explain ", [], id="no answer"),
+        pytest.param("--cluster gone explain ", [], id="unreachable cluster"),
     ],
 )
-def test_kubectl_completes_a_line(
+def test_kubectl_completes_words(
     words: str,
     expected: list[str],
     cluster: ServedApi,
@@ -79,7 +79,7 @@ def test_kubectl_completes_a_line(
     assert complete(cluster, words, monkeypatch, capsys) == expected
 
 
-def run_here(script: str) -> str:
+def run_bash(script: str) -> str:
     path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
     return subprocess.run(
         ["bash", "-c", script],
@@ -90,10 +90,10 @@ def run_here(script: str) -> str:
     ).stdout
 
 
-def test_shell_completes_after_the_line_of_the_page() -> None:
+def test_documented_line_enables_bash_completion() -> None:
     words = "COMP_WORDS=(holdfast pre); COMP_CWORD=1"
-    ask = "_holdfast_completion holdfast; echo ${COMPREPLY[@]}"
-    assert run_here(f"{LINES[0]}; {words}; {ask}") == "preview\n"
+    invoke = "_holdfast_completion holdfast; echo ${COMPREPLY[@]}"
+    assert run_bash(f"{LINES[0]}; {words}; {invoke}") == "preview\n"
 
 
 @pytest.mark.parametrize(
@@ -104,6 +104,6 @@ def test_shell_completes_after_the_line_of_the_page() -> None:
         pytest.param(LINES[3], "Register-ArgumentCompleter -Native", id="powershell"),
     ],
 )
-def test_other_shells_are_given_their_own_script(line: str, mark: str) -> None:
-    (asked,) = re.findall(r"holdfast completion \w+", line)
-    assert mark in run_here(asked)
+def test_other_shells_get_their_own_script(line: str, mark: str) -> None:
+    (invocation,) = re.findall(r"holdfast completion \w+", line)
+    assert mark in run_bash(invocation)

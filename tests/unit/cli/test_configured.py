@@ -1,4 +1,4 @@
-"""The configuration by which commands judge: the installed one, a file, or the defaults."""
+"""The configuration that commands use: the installed one, a file, or the defaults."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def install(cluster: ServedApi, text: str, *, disabled: str = "") -> None:
     cluster.api.put(CONFIG_MAP, {"data": {"holdfast.yaml": text}})
 
 
-def test_installed_configuration_counts(cluster: ServedApi) -> None:
+def test_installed_configuration_is_used(cluster: ServedApi) -> None:
     install(cluster, OTHER_KEY)
     cluster.api.put_pod(POD)
     done = cluster.run("explain", "web-0")
@@ -40,7 +40,9 @@ def test_installed_configuration_counts(cluster: ServedApi) -> None:
     assert done.stderr == ""
 
 
-def test_file_counts_and_a_difference_is_noted(cluster: ServedApi, tmp_path: Path) -> None:
+def test_config_file_that_differs_from_installed_is_noted(
+    cluster: ServedApi, tmp_path: Path
+) -> None:
     install(cluster, OTHER_KEY)
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)
@@ -53,13 +55,13 @@ def test_file_counts_and_a_difference_is_noted(cluster: ServedApi, tmp_path: Pat
     assert "note" not in cluster.run("list", "--config", str(file)).stderr
 
 
-def test_without_an_installation_the_defaults_count(cluster: ServedApi) -> None:
+def test_defaults_apply_without_an_installation(cluster: ServedApi) -> None:
     assert configured.read(cluster.api, "holdfast-system") is None
     assert "note" not in cluster.run("list").stderr
 
 
 @pytest.mark.parametrize("path", [DEPLOYMENT, CONFIG_MAP], ids=["Deployment", "ConfigMap"])
-def test_what_is_assumed_is_noted_once(path: str, cluster: ServedApi, tmp_path: Path) -> None:
+def test_fallback_to_defaults_is_noted_once(path: str, cluster: ServedApi, tmp_path: Path) -> None:
     install(cluster, OTHER_KEY)
     cluster.forbidden.add(path)
     noted = cluster.run("list").stderr
@@ -78,20 +80,20 @@ def test_what_is_assumed_is_noted_once(path: str, cluster: ServedApi, tmp_path: 
     assert "note" not in released.stderr
 
 
-def test_configuration_with_plugins_that_are_not_installed_here(cluster: ServedApi) -> None:
+def test_installed_configuration_with_unknown_plugin_is_noted(cluster: ServedApi) -> None:
     install(cluster, HEAD + "profiles: [{schedulerName: x, plugins: {enabled: [{name: mine}]}}]\n")
     assert "note: the installed configuration cannot be used (ConfigMap holdfast-system/" in (
         cluster.run("list").stderr
     )
 
 
-def test_plugins_that_the_installation_disables(cluster: ServedApi) -> None:
+def test_plugins_disabled_by_the_installation(cluster: ServedApi) -> None:
     install(cluster, HEAD, disabled="sticky")
     found = configured.setup(cluster.api, "holdfast-system", None)
     assert found.disabled == ["sticky"]
 
 
-def test_invalid_file_is_an_error(cluster: ServedApi, tmp_path: Path) -> None:
+def test_missing_file_is_an_error(cluster: ServedApi, tmp_path: Path) -> None:
     install(cluster, HEAD)
     with pytest.raises(ConfigurationError, match="cannot be read"):
         configured.setup(cluster.api, "holdfast-system", tmp_path / "none")
@@ -109,7 +111,7 @@ def test_preview_uses_the_installed_configuration(cluster: ServedApi, tmp_path: 
     assert noted.startswith("note: the installed configuration cannot be used (http://127.0.0.1:1")
 
 
-def test_namespace_that_is_not_selected(cluster: ServedApi, tmp_path: Path) -> None:
+def test_preview_notes_unselected_namespace(cluster: ServedApi, tmp_path: Path) -> None:
     install(cluster, f"{HEAD}admission: {{namespaceSelector: {{matchLabels: {{team: shop}}}}}}")
     cluster.api.put(f"{NAMESPACES}/shop", {"metadata": {"labels": {"team": "shop"}}})
     cluster.api.put(f"{NAMESPACES}/other", {})
@@ -131,7 +133,7 @@ def test_namespace_that_is_not_selected(cluster: ServedApi, tmp_path: Path) -> N
     assert "not sent" not in shown("other")
 
 
-def test_namespace_is_read_once_to_explain_pods(cluster: ServedApi) -> None:
+def test_explain_reads_the_namespace_once(cluster: ServedApi) -> None:
     install(cluster, f"{HEAD}admission: {{namespaceSelector: {{matchLabels: {{team: shop}}}}}}")
     cluster.api.put(f"{NAMESPACES}/default", {})
     for name in ("a", "b"):

@@ -1,4 +1,4 @@
-"""Flags of a command that concern each request."""
+"""Command flags that apply to every request."""
 
 import threading
 from collections.abc import Callable
@@ -23,7 +23,7 @@ __all__ = ["serve"]
         pytest.param(Conduct(dry_run="server"), False, id="--dry-run"),
     ],
 )
-def test_patch_is_begun_unless_a_flag_concerns_it(
+def test_request_flags_disable_asynchronous_patches(
     serve: Callable[..., Server], conduct: Conduct, is_sent: bool
 ) -> None:
     server, ends, stop = serve([OK, OK]), list[object](), threading.Event()

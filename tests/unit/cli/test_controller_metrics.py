@@ -1,4 +1,4 @@
-"""The metrics of a controller that has just been started."""
+"""Metrics of a controller at startup."""
 
 import json
 import subprocess
@@ -12,7 +12,7 @@ from tests.support.kubeconfigs import RIGHT
 PERMITS = "holdfast_plugin_execution_duration_seconds_count"
 
 
-def test_controller_without_certificates_that_has_asked_no_plugin(tmp_path: Path) -> None:
+def test_new_controller_without_certificates_exports_initial_metrics(tmp_path: Path) -> None:
     file, ready = tmp_path / "config", tmp_path / "ready"
     clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]  # nothing listens
     file.write_text(json.dumps({**RIGHT, "clusters": clusters}))
@@ -28,6 +28,6 @@ def test_controller_without_certificates_that_has_asked_no_plugin(tmp_path: Path
             lines = response.read().decode().splitlines()
         running.communicate(timeout=10)
 
-    assert "holdfast_webhooks_registered NaN" in lines  # 0 would be an alert
+    assert "holdfast_webhooks_registered NaN" in lines  # 0 would fire an alert
     labels = 'extension_point="permit",plugin="delay",profile="*",status="Error"'
-    assert f"{PERMITS}{{{labels}}} 0.0" in lines  # increase() does not see a series begin
+    assert f"{PERMITS}{{{labels}}} 0.0" in lines  # increase() misses a new series

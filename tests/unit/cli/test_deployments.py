@@ -1,4 +1,4 @@
-"""What `holdfast doctor` finds in the installation's Deployments and configuration."""
+"""`holdfast doctor` checks of the installation's Deployments and configuration."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ READY = {"observedGeneration": 2, "updatedReplicas": 2, "readyReplicas": 2}
 
 
 def installed(text: str = "", *, replicas: int = 2, status: dict[str, int] = READY) -> FakeApi:
-    """Create an API with the Deployment of the webhook and a configuration."""
+    """Create an API with the webhook's Deployment and a configuration."""
     api = FakeApi()
     pod = {"containers": [], "volumes": [{"configMap": {"name": "config"}}]}
     spec = {"replicas": replicas, "template": {"spec": pod}}
@@ -33,8 +33,8 @@ def installed(text: str = "", *, replicas: int = 2, status: dict[str, int] = REA
     return api
 
 
-def waits(api: FakeApi, reason: str, restarts: int) -> FakeApi:
-    """Add a pod with a container that waits."""
+def with_waiting_container(api: FakeApi, reason: str, restarts: int) -> FakeApi:
+    """Add a pod with a waiting container."""
     container = {
         "name": "webhook",
         "restartCount": restarts,
@@ -46,29 +46,29 @@ def waits(api: FakeApi, reason: str, restarts: int) -> FakeApi:
     return api
 
 
-def judged(api: FakeApi) -> tuple[Finding, str]:
-    """Return the finding about the Deployment, and the remedy for its outage."""
+def check_deployment(api: FakeApi) -> tuple[Finding, str]:
+    """Return the finding for the Deployment, and the remedy for its outage."""
     states: list[DeploymentState] = []
     (found,) = deployments.judged(api, OWN, states)
     return found, states[0].remedy
 
 
 def test_ready_deployment() -> None:
-    found, remedy = judged(waits(installed(), "ContainerCreating", 0))
+    found, remedy = check_deployment(with_waiting_container(installed(), "ContainerCreating", 0))
     assert (found.level, remedy) == (Level.OK, "")
 
 
 @pytest.mark.parametrize(
     "status",
     [
-        pytest.param(READY | {"readyReplicas": 1}, id="one is not ready"),
-        pytest.param(READY | {"updatedReplicas": 1}, id="one is old"),
+        pytest.param(READY | {"readyReplicas": 1}, id="replica not ready"),
+        pytest.param(READY | {"updatedReplicas": 1}, id="outdated replica"),
         pytest.param(READY | {"observedGeneration": 1}, id="not observed"),
         pytest.param({}, id="new"),
     ],
 )
 def test_unfinished_rollout(status: dict[str, int]) -> None:
-    found, remedy = judged(installed(status=status))
+    found, remedy = check_deployment(installed(status=status))
     assert (found.level, remedy) == (Level.WARNING, "")
     assert "kubectl -n apart rollout status deployment/holdfast-webhook" in found.cure
 
@@ -80,15 +80,15 @@ def test_unfinished_rollout(status: dict[str, int]) -> None:
         ("ImagePullBackOff", 0, "kubectl -n apart describe pod webhook-1"),
     ],
 )
-def test_container_that_does_not_run(reason: str, restarts: int, command: str) -> None:
-    found, remedy = judged(waits(installed(), reason, restarts))
+def test_failing_container_is_a_problem(reason: str, restarts: int, command: str) -> None:
+    found, remedy = check_deployment(with_waiting_container(installed(), reason, restarts))
     assert found.level is Level.PROBLEM
     assert f"container webhook of pod webhook-1 is in {reason}" in found.text
     assert command in remedy
 
 
 def test_deployment_without_replicas() -> None:
-    found, remedy = judged(installed(replicas=0, status={}))
+    found, remedy = check_deployment(installed(replicas=0, status={}))
     assert found.level is Level.PROBLEM
     assert "kubectl -n apart scale deployment/holdfast-webhook --replicas=2" in remedy
 
@@ -100,15 +100,17 @@ def registered(text: str) -> list[tuple[str, Document]]:
     return list(zip(("mutating", "validating"), found, strict=True))
 
 
-def about(text: str, live: str) -> Any:
+def check_configuration(text: str, live: str) -> Any:
     findings = [*deployments.configuration(installed(text), OWN, registered(live), [])]
     return [(one.level, one.text) for one in findings if "characters" not in one.text]
 
 
 def test_registered_configuration() -> None:
     source = f"ConfigMap {OWN}/config"
-    assert about(SELECTED, SELECTED) == [(Level.OK, f"the webhooks are registered as in {source}")]
-    ((level, text),) = about(SELECTED, "")
+    assert check_configuration(SELECTED, SELECTED) == [
+        (Level.OK, f"the webhooks are registered as in {source}")
+    ]
+    ((level, text),) = check_configuration(SELECTED, "")
     assert (level, text) == (
         Level.WARNING,
         f"not yet registered: the webhooks differ from {source}",
@@ -116,11 +118,11 @@ def test_registered_configuration() -> None:
 
 
 def test_invalid_configuration() -> None:
-    ((level, text),) = about("admission: {nameSpaceSelector: {}}", "")
+    ((level, text),) = check_configuration("admission: {nameSpaceSelector: {}}", "")
     assert level is Level.PROBLEM
     assert "unknown field 'nameSpaceSelector'" in text
 
 
-def test_plugin_that_is_not_installed_here() -> None:
-    ((level, _),) = about("profiles: [{plugins: {enabled: [{name: billing}]}}]", "")
+def test_plugin_not_installed_locally_is_unknown() -> None:
+    ((level, _),) = check_configuration("profiles: [{plugins: {enabled: [{name: billing}]}}]", "")
     assert level is Level.UNKNOWN

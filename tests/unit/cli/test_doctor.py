@@ -1,4 +1,4 @@
-"""What `holdfast doctor` finds on a cluster, and says of what it may not read."""
+"""`holdfast doctor` findings on a cluster, and checks that lack permission."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DENIED = "ValidatingAdmissionPolicy 'holdfast-approval' with binding 'holdfast-a
 
 
 def cluster(namespace: str = OWN) -> FakeApi:
-    """Create an API with a pod of Holdfast, and the policies of an installation there."""
+    """Create an API with a Holdfast pod, and the policies of an installation in `namespace`."""
     api = FakeApi()
     api.put(POD, {"metadata": {"name": "controller", "namespace": OWN}})
     for one in pod_policies.policies(make_profiles(), InstallationNames(namespace)):
@@ -46,51 +46,51 @@ def checks(api: FakeApi, text: str = "") -> ControllerChecks:
     return ControllerChecks(api, OWN, "shop", CREATED_MS, profiles=[make_profiles(text)])
 
 
-def levels(api: FakeApi) -> list[Level]:
+def guard_levels(api: FakeApi) -> list[Level]:
     return [finding.level for finding in checks(api)._guard()]
 
 
-def test_guard_that_refuses_is_in_order() -> None:
+def test_guard_that_rejects_is_ok() -> None:
     api = cluster()
     api.before("PATCH", raising(ApiStatusError(DENIED, status=422)))
-    assert levels(api) == [Level.OK]
+    assert guard_levels(api) == [Level.OK]
 
 
-def test_guard_that_refuses_nothing_is_a_problem() -> None:
+def test_guard_that_admits_everything_is_a_problem() -> None:
     api = cluster()
-    assert levels(api) == [Level.PROBLEM]
+    assert guard_levels(api) == [Level.PROBLEM]
     assert approvals.APPROVED_BY in str(api.objects[POD])  # the fake API stores dry runs
 
 
-def test_guard_of_another_namespace_is_a_problem() -> None:
-    assert levels(cluster("holdfast-system")) == [Level.PROBLEM]
+def test_guard_for_another_namespace_is_a_problem() -> None:
+    assert guard_levels(cluster("holdfast-system")) == [Level.PROBLEM]
 
 
-def test_no_guard_is_a_warning() -> None:
-    assert levels(FakeApi()) == [Level.WARNING]
+def test_missing_guard_is_a_warning() -> None:
+    assert guard_levels(FakeApi()) == [Level.WARNING]
 
 
 @pytest.mark.parametrize(
     ("minutes", "level"), [(1, Level.WARNING), (60, Level.PROBLEM)], ids=["new CA", "old CA"]
 )
-def test_certificate_that_is_missing_after_a_new_ca(minutes: int, level: Level) -> None:
+def test_missing_certificate_is_a_warning_only_during_rotation(minutes: int, level: Level) -> None:
     ca = authority.new_ca("holdfast", now=CREATED - timedelta(minutes=minutes))
     (found,) = webhook_checks._served("Service a/b", b"", ca.certificate, CREATED_MS)
     assert found.level is level
 
 
-def examined(api: FakeApi, own: str = OWN) -> list[Finding]:
-    """Examine a cluster as a user whose namespace is `shop`."""
+def run_doctor(api: FakeApi, own: str = OWN) -> list[Finding]:
+    """Run all checks as a user whose namespace is `shop`."""
     time = listing.Time()
     time.observe(sent=boot_time(), received=boot_time(), date=CREATED_MS / 1_000)
     return [*doctor.examine(api, "https://server", time, own, "shop")]
 
 
-def listed(api: FakeApi, path: str, *items: Any) -> None:
+def put_list(api: FakeApi, path: str, *items: Any) -> None:
     api.answers[path] = json.dumps({"metadata": {}, "items": items}).encode()
 
 
-def registered(api: FakeApi, *namespaces: str) -> None:
+def register_webhooks(api: FakeApi, *namespaces: str) -> None:
     """Register configurations that call the Service of a namespace."""
     client = [{"service": {"namespace": one, "name": WEBHOOK}} for one in namespaces]
     found = [
@@ -98,7 +98,7 @@ def registered(api: FakeApi, *namespaces: str) -> None:
         for one in client
     ]
     for path in configurations.paths(""):
-        listed(api, path.rstrip("/"), *found)
+        put_list(api, path.rstrip("/"), *found)
 
 
 def deploy(api: FakeApi, name: str, replicas: int = 2) -> None:
@@ -106,10 +106,10 @@ def deploy(api: FakeApi, name: str, replicas: int = 2) -> None:
     api.put(f"/apis/apps/v1/namespaces/{OWN}/deployments/{name}", {"spec": spec})
 
 
-def test_another_namespace_has_the_installation() -> None:
+def test_installation_in_another_namespace_is_reported() -> None:
     api = FakeApi()
-    registered(api, "right")
-    found = next(one for one in examined(api, "wrong") if one.about == "installation")
+    register_webhooks(api, "right")
+    found = next(one for one in run_doctor(api, "wrong") if one.about == "installation")
     assert found.level is Level.PROBLEM
     assert found.text.startswith("nothing is installed in namespace wrong")
     assert "--namespace right" in found.cure
@@ -127,7 +127,7 @@ profiles:
     [(-2, "1 held, none overdue"), (1, "1 of 1 is overdue: default/web-0")],
     ids=["not open yet", "open"],
 )
-def test_pods_are_overdue_by_the_installed_configuration(hours: int, expected: str) -> None:
+def test_installed_configuration_determines_overdue_pods(hours: int, expected: str) -> None:
     window = "holdfast.dev/window"
     api = FakeApi(held({window: "nightly"}, gates=[window], created=CREATED - timedelta(hours=3)))
     now_ms = CREATED_MS + hours * 3_600_000
@@ -136,7 +136,7 @@ def test_pods_are_overdue_by_the_installed_configuration(hours: int, expected: s
     assert found.text == expected
 
 
-# --- an installation of which parts are gone -----------------------------------------------------
+# --- incomplete installations --------------------------------------------------------------------
 
 GONE = "webhook configurations"
 INCOMPLETE = f"incomplete in namespace {OWN}, as during its removal: no"
@@ -152,13 +152,13 @@ INCOMPLETE = f"incomplete in namespace {OWN}, as during its removal: no"
     ],
     ids=["webhooks removed", "webhook server removed", "webhooks left", "nothing left"],
 )
-def test_installation_that_is_being_removed(left: list[str], text: str) -> None:
+def test_partially_removed_installation(left: list[str], text: str) -> None:
     api = FakeApi()
-    registered(api, *[OWN for name in left if name == GONE])
+    register_webhooks(api, *[OWN for name in left if name == GONE])
     for name in left:
         if name != GONE:  # helm's hook scales the controller to 0 before its Deployment is deleted
             deploy(api, name, replicas=int(name == WEBHOOK))
-    found = examined(api)
+    found = run_doctor(api)
     (about,) = (one for one in found if one.about == "installation")
     assert about.level is Level.PROBLEM
     assert about.text == text
@@ -170,11 +170,11 @@ def test_installation_that_is_being_removed(left: list[str], text: str) -> None:
     ]
 
 
-def test_complete_installation_is_not_being_removed() -> None:
+def test_complete_installation_is_not_reported_as_incomplete() -> None:
     api = FakeApi()
-    registered(api, OWN)
+    register_webhooks(api, OWN)
     deploy(api, WEBHOOK)
-    found = examined(api)
+    found = run_doctor(api)
     assert "installation" not in [one.about for one in found]
     assert "kubectl -n elsewhere rollout status" in " ".join(one.cure for one in found)
 
@@ -182,33 +182,33 @@ def test_complete_installation_is_not_being_removed() -> None:
 # --- permissions ---------------------------------------------------------------------------------
 
 
-def only_in_shop(_method: str, path: str) -> None:
+def allow_only_shop(_method: str, path: str) -> None:
     if path not in {"/version", "/api/v1/namespaces/shop/pods"}:
         raise status_error(403)
 
 
 @pytest.mark.parametrize(
-    ("due", "said"),
+    ("due", "outcome"),
     [("1h", "no problem"), ("1s", "with problems")],
     ids=["not due", "overdue"],
 )
-def test_user_with_rights_in_one_namespace(due: str, said: str) -> None:
+def test_user_with_permissions_in_one_namespace(due: str, outcome: str) -> None:
     api = FakeApi(held({"delay": due}, namespace="shop", created=CREATED - timedelta(minutes=1)))
-    api.on_request = only_in_shop
-    *found, last = examined(api)
+    api.on_request = allow_only_shop
+    *found, last = run_doctor(api)
     (pods,) = (one for one in found if one.about == "held pods")
     assert pods.text.startswith("in namespace shop: 1 ")
     assert (last.level, last.about) == (Level.UNKNOWN, "summary")
     assert last.text == (
         "not checked, for lack of permission: Event times, webhooks, Deployment, configuration, "
         "leader, other namespaces, deleted pods, freezes, guard, controller, KubeVirt; checked, "
-        f"{said}: API server, clock, held pods"
+        f"{outcome}: API server, clock, held pods"
     )
     assert last.cure == "ask a cluster admin to run holdfast doctor"
 
 
 class ReviewingApi(FakeApi):
-    """Answers reviews of what the controller may do; some verbs on resources it may not."""
+    """Answers access reviews for the controller, and denies the pairs in `denied`."""
 
     denied = frozenset[tuple[str, str]]()
 
@@ -218,8 +218,8 @@ class ReviewingApi(FakeApi):
         spec = json.loads(body or b"{}")["spec"]
         assert spec["user"] == f"system:serviceaccount:{OWN}:{CONTROLLER}"
         attributes = spec["resourceAttributes"]
-        asked = attributes["verb"], f"{attributes['resource']}.{attributes.get('group', '')}"
-        return json.dumps({"status": {"allowed": asked not in self.denied}}).encode()
+        requested = attributes["verb"], f"{attributes['resource']}.{attributes.get('group', '')}"
+        return json.dumps({"status": {"allowed": requested not in self.denied}}).encode()
 
 
 SECRETS = "profiles: [{pluginConfig: [{name: after, args: {kinds: [jobs, secrets]}}]}]"
@@ -234,9 +234,9 @@ SECRETS = "profiles: [{pluginConfig: [{name: after, args: {kinds: [jobs, secrets
         ([("list", "namespaces.")], "list namespaces: it may release pods in frozen ones"),
         ([("list", "deployments.apps"), ("list", "pods.")], ""),
     ],
-    ids=["none", "of jobs", "of secrets", "of namespaces", "of other kinds"],
+    ids=["none", "jobs", "secrets", "namespaces", "other kinds"],
 )
-def test_missing_permission_of_the_controller(denied: list[tuple[str, str]], missing: str) -> None:
+def test_missing_controller_permission(denied: list[tuple[str, str]], missing: str) -> None:
     api = ReviewingApi()
     api.put(LEASES.format(OWN), {"spec": {}})
     api.denied = frozenset(denied)
@@ -246,7 +246,7 @@ def test_missing_permission_of_the_controller(denied: list[tuple[str, str]], mis
     assert all("holdfast rbac" in one.cure for one in found)
 
 
-def test_controller_without_a_lease_acts_as_its_user() -> None:
+def test_permissions_are_not_checked_without_a_lease() -> None:
     api = ReviewingApi()
     api.denied = frozenset({("list", "jobs.batch"), ("list", "namespaces.")})
     assert [*checks(api)._permissions()] == []
@@ -256,11 +256,11 @@ def test_controller_without_a_lease_acts_as_its_user() -> None:
     ("account", "expected"),
     [("auto", 0), (kubevirt.controller_account("cnv"), 0), (kubevirt.CONTROLLER_ACCOUNT, 1)],
 )
-def test_account_of_sticky_is_that_of_the_kubevirt_object(account: str, expected: int) -> None:
+def test_sticky_account_must_match_the_kubevirt_installation(account: str, expected: int) -> None:
     sticky = f"profiles: [{{pluginConfig: [{{name: sticky, args: {{account: '{account}'}}}}]}}]"
     api = FakeApi()
     assert [*checks(api, sticky)._virt_controllers()] == []  # a cluster without KubeVirt
-    listed(api, kubevirt.INSTALLATIONS, {"metadata": {"namespace": "cnv"}})
+    put_list(api, kubevirt.INSTALLATIONS, {"metadata": {"namespace": "cnv"}})
     api.put(api_path("v1", "serviceaccounts", "cnv", kubevirt.CONTROLLER), {})
     _, *found = checks(api, sticky)._virt_controllers()
     right = kubevirt.controller_account("cnv")
@@ -273,31 +273,31 @@ def test_account_of_sticky_is_that_of_the_kubevirt_object(account: str, expected
     assert found == [problem] * expected
 
 
-def leases(api: FakeApi, **renewed: str) -> None:
+def put_leases(api: FakeApi, **renewed: str) -> None:
     for namespace, at in renewed.items():
         spec = {"holderIdentity": namespace, "renewTime": at, "leaseDurationSeconds": 12}
         api.put(LEASES.format(namespace), {"spec": spec})
 
 
-def test_lease_that_a_user_has_in_another_namespace_is_not_the_leaders() -> None:
+def test_lease_in_another_namespace_is_ignored() -> None:
     api = FakeApi()
-    leases(api, shop="9999-12-31T23:59:59.000000Z")
+    put_leases(api, shop="9999-12-31T23:59:59.000000Z")
     (found,) = checks(api)._leader()
     assert found.text.startswith("no controller has ever been elected")
-    leases(api, **{OWN: "2026-03-01T11:59:00.000000Z"})
+    put_leases(api, **{OWN: "2026-03-01T11:59:00.000000Z"})
     (found,) = checks(api)._leader()
     assert found.text.startswith("no controller is the leader; the last Lease expired")
 
 
-def test_lease_with_a_time_before_the_first_year_has_expired() -> None:
+def test_lease_renewed_in_year_zero_has_expired() -> None:
     api = FakeApi()
-    leases(api, **{OWN: "0000-01-01T00:00:00.000000Z"})
+    put_leases(api, **{OWN: "0000-01-01T00:00:00.000000Z"})
     (found,) = checks(api)._leader()
     assert found.level is Level.PROBLEM
 
 
-def test_user_who_may_not_change_pods_cannot_try_it() -> None:
+def test_guard_check_requires_permission_to_patch_pods() -> None:
     api = cluster()
     api.before("PATCH", raising(status_error(403)))
     with pytest.raises(ApiStatusError):
-        levels(api)
+        guard_levels(api)

@@ -20,7 +20,7 @@ from tests.support.served import ServedApi
 
 
 def frozen(**reasons: str) -> FakeApi:
-    """Give an API server with these frozen namespaces; `own` is Holdfast's."""
+    """Create an API with these frozen namespaces; `own` is Holdfast's namespace."""
     api = FakeApi()
     api.put(f"{NAMESPACES}/other", {})
     for name, reason in reasons.items():
@@ -34,14 +34,14 @@ def lookup(api: FakeApi, namespace: str = "") -> FreezeLookup:
 
 
 @pytest.mark.parametrize("namespace", ["", "shop"], ids=["all", "one"])
-def test_freezes_of_a_cluster_are_found(namespace: str) -> None:
+def test_lookup_finds_namespace_and_cluster_freezes(namespace: str) -> None:
     found = lookup(frozen(shop="incident 42"), namespace)("shop")
     assert str(found) == "namespace shop is frozen: incident 42"
     assert lookup(frozen(own="upgrade"), namespace)("shop") is not None
     assert lookup(frozen(), namespace)("shop") is None
 
 
-def test_freezes_are_read_again_after_some_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_freezes_are_reread_after_max_age(monkeypatch: pytest.MonkeyPatch) -> None:
     api, now = frozen(shop="x"), [0.0]
     monkeypatch.setattr(freeze_lookup, "boot_time", lambda: now[0])
     find = lookup(api)
@@ -52,13 +52,13 @@ def test_freezes_are_read_again_after_some_seconds(monkeypatch: pytest.MonkeyPat
     assert find("shop") is None
 
 
-def test_user_who_may_not_read_holdfasts_namespace_sees_the_own_one() -> None:
+def test_lookup_works_without_access_to_holdfast_namespace() -> None:
     api = frozen(shop="x")
     api.before("GET", lambda: None, raising(status_error(403)))
     assert lookup(api, "shop")("shop")
 
 
-def test_user_who_may_not_read_namespaces_is_warned_once(
+def test_missing_namespace_permission_is_noted_once(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(freeze_lookup, "MAX_AGE_SECONDS", 0.0)
@@ -85,12 +85,16 @@ def test_annotations_are_merged() -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(["--reason", " "], "it is empty: write a reason", id="no reason"),
-        pytest.param(["--reason", "a\x1b[31m"], "use printable characters", id="control"),
-        pytest.param(["--reason", "x", "--for", "soon"], 'invalid value "soon"', id="no duration"),
+        pytest.param(["--reason", " "], "it is empty: write a reason", id="blank reason"),
+        pytest.param(
+            ["--reason", "a\x1b[31m"], "use printable characters", id="control characters"
+        ),
+        pytest.param(
+            ["--reason", "x", "--for", "soon"], 'invalid value "soon"', id="invalid duration"
+        ),
         pytest.param(["--reason", "x", "--for", "2d"], 'h, m, s and ms ("48h"); use', id="days"),
-        pytest.param(["--reason", "x", "--for", "0s"], "has no effect; give a", id="no time"),
-        pytest.param([], "Missing option '--reason'", id="nothing"),
+        pytest.param(["--reason", "x", "--for", "0s"], "has no effect; give a", id="zero duration"),
+        pytest.param([], "Missing option '--reason'", id="no options"),
     ],
 )
 def test_invalid_options(arguments: list[str], message: str) -> None:
@@ -99,7 +103,7 @@ def test_invalid_options(arguments: list[str], message: str) -> None:
     assert message in done.stderr
 
 
-def test_freeze_says_what_it_replaces_and_thaw_if_there_is_none(cluster: ServedApi) -> None:
+def test_freeze_notes_replacement_and_thaw_reports_no_freeze(cluster: ServedApi) -> None:
     cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": {"a": "b"}}})
     first = cluster.run("freeze", "--reason", "incident 42")
     assert first.stdout == "namespace default is frozen: incident 42\n"
@@ -114,7 +118,7 @@ def test_freeze_says_what_it_replaces_and_thaw_if_there_is_none(cluster: ServedA
 
 
 @pytest.mark.parametrize("reason", ["incident", None])
-def test_thaw_names_the_freeze_that_is_left(reason: str | None, cluster: ServedApi) -> None:
+def test_thaw_notes_remaining_cluster_freeze(reason: str | None, cluster: ServedApi) -> None:
     annotations = {} if reason is None else {FREEZE: reason}
     cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": annotations}})
     everywhere = {FREEZE: "upgrade"}
@@ -130,7 +134,7 @@ def test_thaw_names_the_freeze_that_is_left(reason: str | None, cluster: ServedA
 
 @pytest.mark.parametrize("mode", ["none", "client", "server"])
 @pytest.mark.parametrize("command", [["freeze", "--reason", "x"], ["thaw"]])
-def test_missing_permission_is_named_also_in_a_dry_run(
+def test_missing_permission_is_reported_in_dry_runs(
     cluster: ServedApi, command: list[str], mode: str
 ) -> None:
     cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": {FREEZE: "old"}}})
@@ -152,7 +156,9 @@ def test_list_notes_a_freeze_without_held_pods(cluster: ServedApi) -> None:
 
 @pytest.mark.parametrize("namespace", ["default", OWN_NAMESPACE])
 @pytest.mark.parametrize("key", ["approval", "pace", "after"])
-def test_freeze_of_a_pod_without_a_due_time(key: str, namespace: str, cluster: ServedApi) -> None:
+def test_freeze_is_shown_for_pods_without_a_due_time(
+    key: str, namespace: str, cluster: ServedApi
+) -> None:
     annotation = f"holdfast.dev/{key}"
     value = {"approval": "why", "pace": "1", "after": "job/none"}[key]
     cluster.api.put_pod(held({annotation: value}, gates=[annotation]))
@@ -165,15 +171,15 @@ def test_freeze_of_a_pod_without_a_due_time(key: str, namespace: str, cluster: S
     )
 
 
-def test_permissions_of_another_user() -> None:
-    api = Reviewing()
+def test_access_review_for_another_user() -> None:
+    api = ReviewingApi()
     for user, allowed in (("a", True), ("b", False)):
         found = rights.allowed(api, {"verb": "list", "resource": "namespaces"}, user)
         assert found is allowed
 
 
-class Reviewing(FakeApi):
-    """Permits everything to one user."""
+class ReviewingApi(FakeApi):
+    """Allows everything to user `a`, and nothing to others."""
 
     def request(
         self,
@@ -191,7 +197,7 @@ class Reviewing(FakeApi):
         return json.dumps({"status": {"allowed": user == "a"}}).encode()
 
 
-def test_freeze_of_everything_is_in_the_installed_namespace() -> None:
+def test_cluster_freeze_uses_the_installation_namespace() -> None:
     api = FakeApi()
     api.put(f"{NAMESPACES}/elsewhere", {"metadata": {"annotations": {FREEZE: "upgrade"}}})
     find = FreezeLookup(api, "shop", lambda: CREATED_MS, "elsewhere")

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` finds out about the installation's objects and kept pods."""
+"""`holdfast doctor` checks of the installation's objects, and of deleted pods that are kept."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def with_deployment(config: str = "") -> FakeApi:
     return api
 
 
-def test_what_runs_the_controller() -> None:
+def test_detects_how_the_controller_runs() -> None:
     assert inspection.runs(with_deployment(), OWN, registered("holdfast")) is Runs.DEPLOYMENT
     assert inspection.runs(FakeApi(), OWN, registered("holdfast-dev")) is Runs.DEV
     assert inspection.runs(FakeApi(), OWN, registered("holdfast")) is Runs.NOTHING
 
 
-def test_size_of_the_configuration() -> None:
+def test_large_configuration_is_a_warning() -> None:
     large = with_deployment("x" * (MAX_BYTES - 1))
     found = [*inspection.size(large, OWN, registered("holdfast", "x" * 99_000))]
 
@@ -58,11 +58,13 @@ def test_size_of_the_configuration() -> None:
     ("deleted_ms", "finalizers", "count"),
     [
         pytest.param(CREATED_MS, ["holdfast.dev/sticky"], 1, id="kept"),
-        pytest.param(CREATED_MS + HOUR, ["holdfast.dev/sticky"], 0, id="still ends"),
+        pytest.param(CREATED_MS + HOUR, ["holdfast.dev/sticky"], 0, id="still terminating"),
         pytest.param(CREATED_MS, ["x.io/y"], 0, id="kept by another finalizer"),
     ],
 )
-def test_deleted_pods(deleted_ms: int, finalizers: list[str], count: int) -> None:
+def test_deleted_pods_kept_by_a_finalizer(
+    deleted_ms: int, finalizers: list[str], count: int
+) -> None:
     api, pod = FakeApi(), make_launcher(finalizers=finalizers)
     hour = (deleted_ms - CREATED_MS) // HOUR
     pod["metadata"]["deletionTimestamp"] = f"2026-03-01T{12 + hour}:00:00Z"

@@ -40,7 +40,7 @@ def hold(cluster: ServedApi, **delays: str) -> None:
         ),
     ],
 )
-def test_formats(arguments: str, text: str, cluster: ServedApi) -> None:
+def test_output_formats(arguments: str, text: str, cluster: ServedApi) -> None:
     hold(cluster, b="10h", a="9h")
     assert cluster.run("list", *arguments.split()).stdout == text
 
@@ -53,7 +53,7 @@ def test_headers(cluster: ServedApi) -> None:
     assert cluster.run("list", "-A").stdout.split()[0] == "NAMESPACE"
 
 
-def test_sorting_by_a_field_that_no_pod_has(cluster: ServedApi) -> None:
+def test_sort_by_unknown_field(cluster: ServedApi) -> None:
     hold(cluster, a="9h")
     done = cluster.run("list", "--sort-by=.nosuch", code=1)
     assert "--sort-by: no object has the field .nosuch; there are .metadata, .heldBy" in done.stderr
@@ -94,13 +94,13 @@ class Clock(listing.Time):
         return CREATED_MS
 
 
-def printed(output: str) -> _HeldPods:
+def make_view(output: str) -> _HeldPods:
     lookup = freeze_lookup.FreezeLookup(FakeApi(), "default", lambda: CREATED_MS, OWN_NAMESPACE)
     return _HeldPods(Printing(output), "default", Clock(), make_decider(), lookup)
 
 
-def test_changes_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) -> None:
-    view = printed("")
+def test_changes_are_printed_as_they_arrive(capsys: pytest.CaptureFixture[str]) -> None:
+    view = make_view("")
     first = Pod.of(held({"delay": "1h"}, name="a-long-name"))
     free = Pod.of(make_pod({}, name="free"))
     view.on_list([first, free])
@@ -119,8 +119,8 @@ def test_changes_are_printed_as_they_come(capsys: pytest.CaptureFixture[str]) ->
     ]
 
 
-def test_headers_come_with_the_first_pod(capsys: pytest.CaptureFixture[str]) -> None:
-    view = printed("")
+def test_headers_are_printed_with_the_first_pod(capsys: pytest.CaptureFixture[str]) -> None:
+    view = make_view("")
     view.on_list([])
     for name in ("a", "b"):
         view.on_change(Pod.of(held({"delay": "1h"}, name=name)), is_deleted=False)
@@ -128,8 +128,8 @@ def test_headers_come_with_the_first_pod(capsys: pytest.CaptureFixture[str]) -> 
     assert [line.split()[0] for line in lines] == ["NAME", "a", "b"]
 
 
-def test_changes_after_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
-    view = printed("jsonpath={.metadata.name} {.ended}")
+def test_relist_prints_changes(capsys: pytest.CaptureFixture[str]) -> None:
+    view = make_view("jsonpath={.metadata.name} {.ended}")
     one, other = (Pod.of(held({"delay": "1h"}, name=name)) for name in ("one", "other"))
     view.on_list([one])
     view.on_list([other])
@@ -143,7 +143,7 @@ def test_changes_after_an_interruption(capsys: pytest.CaptureFixture[str]) -> No
         pytest.param(False, "a\t\x1b[2J\nb\u202e\n", id="a pipe"),
     ],
 )
-def test_template_cannot_control_the_terminal(
+def test_control_characters_are_escaped_only_on_a_terminal(
     text: str,
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
@@ -155,7 +155,7 @@ def test_template_cannot_control_the_terminal(
     assert capsys.readouterr().out == text
 
 
-def test_one_hostile_pod_does_not_pad_the_rows_of_others(cluster: ServedApi) -> None:
+def test_hostile_pod_does_not_widen_other_rows(cluster: ServedApi) -> None:
     long = "n" * 100_000
     owner = owner_of("K" + long, long, "u", api_version="v1")
     gates = [GATE, *(f"holdfast.dev/{number}" for number in range(5_000))]
@@ -164,7 +164,7 @@ def test_one_hostile_pod_does_not_pad_the_rows_of_others(cluster: ServedApi) -> 
     assert len(cluster.run("list", "-o", "wide").stdout) < 20_000
 
 
-def test_pods_are_followed_in_the_commands_thread() -> None:
+def test_pods_are_watched_in_the_calling_thread() -> None:
     api, seen = FakeApi(held({"delay": "1h"}, name="a")), []
 
     def on_list(pods: object) -> None:
@@ -182,8 +182,8 @@ def test_pods_are_followed_in_the_commands_thread() -> None:
 
 def test_delay_from_the_owner(cluster: ServedApi) -> None:
     owner = owner_of("ReplicaSet", "web", "u", api_version="apps/v1")
-    asks = {"delay": "10h", "holdfast.dev/delay-from": "owner"}
-    cluster.api.put_pod(held(asks, owners=[owner]))
+    requested = {"delay": "10h", "holdfast.dev/delay-from": "owner"}
+    cluster.api.put_pod(held(requested, owners=[owner]))
     created = {"uid": "u", "creationTimestamp": "2026-03-01T11:00:00Z"}
     path = "/apis/apps/v1/namespaces/default/replicasets/web"
     cluster.api.put(path, {"metadata": created})
@@ -195,17 +195,17 @@ def test_delay_from_the_owner(cluster: ServedApi) -> None:
 PACE = "holdfast.dev/pace"
 
 
-def pace(cluster: ServedApi, value: str = "1") -> None:
-    """Put pods of one owner with a pace: one that starts, and two that wait."""
+def put_paced_pods(cluster: ServedApi, value: str = "1") -> None:
+    """Create pods of one owner with a pace: one starting and two waiting."""
     for name, gates in (("a", []), ("b", [PACE]), ("c", [PACE])):
         pod = make_pod({PACE: value}, name=name, gates=gates, labels={PACE: "x"})
-        pod["metadata"]["uid"] = name  # which orders pods of the same second
+        pod["metadata"]["uid"] = name  # orders pods that are created in the same second
         pod["metadata"]["creationTimestamp"] = instant(int(time.time()) * 1_000)
         cluster.api.put_pod(pod)
 
 
-def test_place_in_the_line_of_a_pace(cluster: ServedApi) -> None:
-    pace(cluster)
+def test_place_in_line_of_inline_pace(cluster: ServedApi) -> None:
+    put_paced_pods(cluster)
     lines = cluster.run("list", "-o", "wide").stdout.splitlines()[1:]
     assert [line.rpartition("   ")[2] for line in lines] == [
         "pace: 1 of 1 starting, 1st in line",
@@ -215,11 +215,11 @@ def test_place_in_the_line_of_a_pace(cluster: ServedApi) -> None:
     assert "is held: pace: 1 of 1 starting, 2nd in line" in explained
 
 
-def test_no_place_without_a_pace_or_the_right_to_list(cluster: ServedApi) -> None:
+def test_no_place_in_line_without_pace_or_list_permission(cluster: ServedApi) -> None:
     hold(cluster, a="9h")
     cluster.run("list")
     assert not any(PACE in str(query) for query in cluster.api.queries)
-    pace(cluster)
+    put_paced_pods(cluster)
     cluster.forbidden = {"/api/v1/namespaces/default/pods"}
     assert "is held: pace: at most 1 starting" in cluster.run("explain", "c").stdout
 
@@ -232,10 +232,10 @@ def test_no_place_without_a_pace_or_the_right_to_list(cluster: ServedApi) -> Non
         pytest.param("owner", True, "pace jvm: 1 of 1 starting, 1st in line", id="owner"),
     ],
 )
-def test_place_in_the_line_of_a_shared_pace(
+def test_place_in_line_of_shared_pace(
     scope: str, forbidden: bool, remark: str, cluster: ServedApi, tmp_path: Path
 ) -> None:
-    pace(cluster, "jvm")
+    put_paced_pods(cluster, "jvm")
     if forbidden:
         cluster.forbidden = {"/api/v1/pods"}
     paces = [{"name": "jvm", "maxStarting": 1, "scope": scope}]

@@ -1,4 +1,4 @@
-"""Behaviour of all commands; each command also has its own test module."""
+"""Behaviour common to all commands; most also have their own test module."""
 
 import subprocess
 import sys
@@ -32,13 +32,13 @@ def command(name: str) -> click.Command:
 
 
 @pytest.mark.parametrize("name", sorted(main.COMMANDS.keys() - {"describe"}))
-def test_the_list_says_of_a_command_what_its_own_help_says(name: str) -> None:
+def test_command_summary_matches_its_help(name: str) -> None:
     documented = command(name).help or ""
     assert documented.partition("\n\n")[0] == main.COMMANDS[name]
     assert main.COMMANDS["describe"] != main.COMMANDS["explain"]
 
 
-def test_both_versions_of_the_command_have_one_form(cluster: ServedApi) -> None:
+def test_version_option_and_command_print_the_same(cluster: ServedApi) -> None:
     assert cluster.run("--version").stdout == cluster.run("version", "--client").stdout
     shown = cluster.run("version").stdout
     assert "\nnot installed in namespace holdfast-system\n" in shown
@@ -58,7 +58,7 @@ def test_every_command_has_an_example(name: str) -> None:
         pytest.param(["help", "sticky", "set"], id="sticky set"),
     ],
 )
-def test_the_help_needs_nothing_that_is_slow_to_import(arguments: list[str]) -> None:
+def test_help_avoids_slow_imports(arguments: list[str]) -> None:
     script = (
         "import sys; from holdfast.webhook.cli.main import cli\n"
         f"try: cli.main({arguments!r})\n"
@@ -74,11 +74,11 @@ def test_the_help_needs_nothing_that_is_slow_to_import(arguments: list[str]) -> 
 @pytest.mark.parametrize(
     ("word", "message"),
     [
-        pytest.param("lst", "No such command 'lst'. Did you mean 'list'?", id="near one"),
-        pytest.param("hold", "No such command 'hold'.", id="near none"),
+        pytest.param("lst", "No such command 'lst'. Did you mean 'list'?", id="with suggestion"),
+        pytest.param("hold", "No such command 'hold'.", id="without suggestion"),
     ],
 )
-def test_an_unknown_command_is_a_usage_error(word: str, message: str) -> None:
+def test_unknown_command_is_a_usage_error(word: str, message: str) -> None:
     result = CliRunner().invoke(main.cli, [word])
     assert result.exit_code == 2
     assert result.stderr.splitlines()[-1] == f"Error: {message}"
@@ -87,20 +87,20 @@ def test_an_unknown_command_is_a_usage_error(word: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "usage"),
     [
-        pytest.param([], "holdfast [options] COMMAND", id="nothing"),
+        pytest.param([], "holdfast [options] COMMAND", id="no arguments"),
         pytest.param(["help"], "holdfast [options] COMMAND", id="help"),
-        pytest.param(["help", "list"], "holdfast list [options]", id="of a command"),
-        pytest.param(["help", "sticky", "set"], "holdfast sticky set [options]", id="of a part"),
+        pytest.param(["help", "list"], "holdfast list [options]", id="command"),
+        pytest.param(["help", "sticky", "set"], "holdfast sticky set [options]", id="subcommand"),
     ],
 )
-def test_help_needs_no_dashes(arguments: list[str], usage: str) -> None:
+def test_help_works_without_dashes(arguments: list[str], usage: str) -> None:
     done = CliRunner().invoke(main.cli, arguments, prog_name="holdfast")
     assert done.exit_code == 0
     assert done.stdout.startswith(f"Usage: {usage}")
 
 
 @pytest.mark.parametrize("name", ["list", "describe", "sticky set"])
-def test_stored_help_is_that_of_the_command(
+def test_stored_help_matches_generated_help(
     name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     arguments = [*name.split(), "--help"]
@@ -126,26 +126,26 @@ def test_help_fits_a_narrow_terminal(
 @pytest.mark.parametrize(
     ("error", "line"),
     [
-        pytest.param(CommandError("no pod"), "Error: no pod", id="a command's"),
+        pytest.param(CommandError("no pod"), "Error: no pod", id="command"),
         pytest.param(
             ApiStatusError("HTTP 409: changed", status=409, reason="Conflict"),
             "Error from server (Conflict): changed",
-            id="the API server's",
+            id="API server",
         ),
         pytest.param(
             ApiStatusError("HTTP 502: Bad Gateway", status=502),
             "Error: HTTP 502: Bad Gateway",
-            id="a proxy's",
+            id="proxy",
         ),
         pytest.param(
             ApiStatusError("HTTP 409: no\x1b[2K\x07\u202e", status=409, reason="\x1b[1m"),
             r"Error from server (\x1b[1m): no\x1b[2K\x07\u202e",
-            id="another webhook's",
+            id="another webhook",
         ),
-        pytest.param(CommandError("a: \x1b[2K"), r"Error: a: \x1b[2K", id="what it quotes"),
+        pytest.param(CommandError("a: \x1b[2K"), r"Error: a: \x1b[2K", id="quoted text"),
     ],
 )
-def test_errors_are_reported_as_kubectl_does(error: HoldfastError, line: str) -> None:
+def test_errors_are_formatted_like_kubectl(error: HoldfastError, line: str) -> None:
     assert main.error_line(error) == line
 
 
@@ -165,21 +165,21 @@ def test_errors_are_reported_as_kubectl_does(error: HoldfastError, line: str) ->
         pytest.param(
             UnreachableError("https://127.0.0.1:6443 does not answer: refused"),
             "check that the cluster is running, and check --kubeconfig, --context and KUBECONFIG",
-            id="no answer",
+            id="unreachable",
         ),
     ],
 )
-def test_errors_of_the_api_server_get_advice(error: HoldfastError, advice: str) -> None:
+def test_api_server_errors_include_advice(error: HoldfastError, advice: str) -> None:
     assert main.with_advice(error) == f"{error}; {advice}"
 
 
 @pytest.mark.parametrize("command", ["list", "freeze --reason x", "thaw"])
-def test_namespace_as_an_argument_is_answered_with_the_flag(command: str) -> None:
+def test_namespace_argument_suggests_the_flag(command: str) -> None:
     done = CliRunner().invoke(main.cli, [*command.split(), "fz"])
     assert "takes no names; choose a namespace with -n" in done.stderr
 
 
-def test_grouped_options_can_be_written_as_arguments_again() -> None:
+def test_option_groups_round_trip_to_arguments() -> None:
     seen: list[list[str]] = []
 
     @commands.command()
@@ -213,6 +213,6 @@ def test_grouped_options_can_be_written_as_arguments_again() -> None:
 
 
 @pytest.mark.parametrize("name", [[], ["sticky"]], ids=["holdfast", "sticky"])
-def test_list_of_commands_is_not_cut(name: list[str]) -> None:
+def test_command_list_is_not_truncated(name: list[str]) -> None:
     shown = CliRunner().invoke(main.cli, [*name, "--help"]).stdout
     assert not [line for line in shown.splitlines() if line.endswith("...")]

@@ -1,4 +1,4 @@
-"""The nodes that a pod may run on, as commands read them."""
+"""How commands read the nodes that a pod may run on."""
 
 from typing import Any
 
@@ -31,13 +31,13 @@ def on_host(host: str) -> Pod:
     return Pod.of(pod)
 
 
-def test_node_whose_hostname_label_is_not_its_name() -> None:
+def test_hostname_label_may_differ_from_node_name() -> None:
     assert [*nodes.pinned(cluster(), on_host("host-2"), ())] == [NodeState("node-2")]
     (state,) = nodes.pinned(cluster(), on_host("node-2"), ())
     assert (state.name, state.problem) == (f"a node labeled {HOSTNAME}=node-2", "there is none")
 
 
-def test_only_some_of_very_many_nodes_and_claims_are_read() -> None:
+def test_number_of_nodes_and_claims_read_is_limited() -> None:
     named = [f"node-{number}" for number in range(50_000)]
     term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": named}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
@@ -56,8 +56,8 @@ def test_only_some_of_very_many_nodes_and_claims_are_read() -> None:
     ("volume", "expected"),
     [
         pytest.param(None, NodeState("node-1"), id="no volume yet"),
-        pytest.param({}, NodeState("node-1"), id="a volume that is everywhere"),
-        pytest.param("host-1", NodeState("node-1"), id="a volume on the node"),
+        pytest.param({}, NodeState("node-1"), id="volume on every node"),
+        pytest.param("host-1", NodeState("node-1"), id="volume on the node"),
         pytest.param(
             "host-2",
             NodeState(
@@ -65,11 +65,11 @@ def test_only_some_of_very_many_nodes_and_claims_are_read() -> None:
                 f'the volume of claim data requires "{HOSTNAME} In [host-2]"',
                 excluded=True,
             ),
-            id="a volume on another node",
+            id="volume on another node",
         ),
     ],
 )
-def test_volume_of_a_pod(volume: Any, expected: NodeState) -> None:
+def test_node_state_with_a_volume(volume: Any, expected: NodeState) -> None:
     api = cluster()
     if volume is not None:
         api.put(CLAIM, {"spec": {"volumeName": "pv-1"}})
@@ -79,30 +79,30 @@ def test_volume_of_a_pod(volume: Any, expected: NodeState) -> None:
     assert nodes.node_state(api, "node-1", on_host("host-1"), ["data"]) == expected
 
 
-def test_volume_that_may_not_be_read() -> None:
+def test_volume_without_read_permission() -> None:
     api = cluster()
 
-    def judge(_method: str, path: str) -> None:
+    def deny_claim(_method: str, path: str) -> None:
         if path == CLAIM:
             raise status_error(403)
 
-    api.on_request = judge
+    api.on_request = deny_claim
     state = nodes.node_state(api, "node-1", on_host("host-1"), ["data"])
     assert state.problem == ""
     assert state.remarks == ("the volume of claim data cannot be read (HTTP 403: scripted)",)
 
 
 @pytest.mark.parametrize(
-    ("created", "writes", "told"),
+    ("created", "writes", "warns"),
     [
-        pytest.param("2026-03-02", {"holdfast": STICKY_NODE}, True, id="younger"),
+        pytest.param("2026-03-02", {"holdfast": STICKY_NODE}, True, id="newer"),
         pytest.param("2026-02-28", {"holdfast": STICKY_NODE}, False, id="older"),
-        pytest.param("2026-03-02", {"holdfast": "other"}, False, id="nobody knows"),
-        pytest.param("", {"holdfast": STICKY_NODE}, False, id="no node"),
+        pytest.param("2026-03-02", {"holdfast": "other"}, False, id="unknown record time"),
+        pytest.param("", {"holdfast": STICKY_NODE}, False, id="missing node"),
     ],
 )
-def test_node_that_is_younger_than_the_record(
-    created: str, writes: dict[str, str], *, told: bool
+def test_node_newer_than_its_record_is_reported(
+    created: str, writes: dict[str, str], *, warns: bool
 ) -> None:
     api = FakeApi()
     if created:
@@ -122,10 +122,10 @@ def test_node_that_is_younger_than_the_record(
         "node-1 was created on 2026-03-02 at 12:00:00 UTC, after it was recorded on 2026-03-01 at "
         "12:00:00 UTC: it may be another node of that name, without the VM's disks"
     )
-    assert nodes.recreated(api, vm, StickyArgs()) == (expected if told else "")
+    assert nodes.recreated(api, vm, StickyArgs()) == (expected if warns else "")
 
 
-def test_node_that_may_not_be_read_was_not_checked() -> None:
+def test_node_without_read_permission_is_unchecked() -> None:
     api = cluster()
     api.before("GET", raising(status_error(403)))
     state = nodes.node_state(api, "node-9")

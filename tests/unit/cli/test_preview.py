@@ -1,4 +1,4 @@
-"""`holdfast preview --dry-run=server`: what the API server answers, and what it would change."""
+"""`holdfast preview`, mostly with `--dry-run=server`."""
 
 import json
 from pathlib import Path
@@ -27,7 +27,7 @@ DEPLOYMENT = {
     [{"apiVersion": "v1", "kind": "Pod", **make_pod()}, DEPLOYMENT],
     ids=["Pod", "Deployment"],
 )
-def test_warnings_of_the_api_server(document: Any, cluster: ServedApi, tmp_path: Path) -> None:
+def test_api_server_warnings_are_shown(document: Any, cluster: ServedApi, tmp_path: Path) -> None:
     cluster.api.created = lambda: 1_798_131_600.0
     cluster.warnings = WARNED
     file = tmp_path / "x.json"
@@ -38,7 +38,7 @@ def test_warnings_of_the_api_server(document: Any, cluster: ServedApi, tmp_path:
     assert [line.strip() for line in shown.splitlines() if "warning:" in line] == SHOWN
 
 
-def test_defaults_of_the_api_server_are_no_change() -> None:
+def test_api_server_defaults_are_not_changes() -> None:
     given = {
         "metadata": {"annotations": {"delay": "1s", "app": "x"}},
         "spec": {"tolerations": [{"operator": "Exists", "key": "gpu"}]},
@@ -58,7 +58,7 @@ def test_defaults_of_the_api_server_are_no_change() -> None:
     assert json.dumps(before) == json.dumps(after)
 
 
-def test_label_of_held_pods_is_a_change() -> None:
+def test_held_label_is_a_change() -> None:
     labels = {"holdfast.dev/held": "true"}
     assert server_preview.decided({"metadata": {"labels": labels}}) == {
         "metadata": {"labels": labels}
@@ -78,7 +78,7 @@ def test_warnings_fail_a_strict_preview(cluster: ServedApi, tmp_path: Path) -> N
     assert done.stderr == "1 object with warnings; the reasons are above"
 
 
-def test_everything_that_is_wrong_is_counted(cluster: ServedApi, tmp_path: Path) -> None:
+def test_summary_counts_all_problems(cluster: ServedApi, tmp_path: Path) -> None:
     (tmp_path / "broken.yaml").write_text("{")
     (tmp_path / "invalid.yaml").write_text(_pod("a", delay="soon"))
     loop = [_job("b", after="c"), _job("c", after="b")]
@@ -107,14 +107,14 @@ def test_everything_that_is_wrong_is_counted(cluster: ServedApi, tmp_path: Path)
         ),
     ],
 )
-def test_file_that_cannot_be_previewed(
+def test_missing_or_invalid_file_is_an_error(
     text: str | None, problem: str, cluster: ServedApi, tmp_path: Path
 ) -> None:
     file = tmp_path / "web.yaml"
     if text is not None:
         file.write_text(text)
-    said = cluster.run("preview", "-f", str(file), code=1).stderr
-    assert said.replace(str(file), "FILE") == f"FILE: {problem}"
+    stderr = cluster.run("preview", "-f", str(file), code=1).stderr
+    assert stderr.replace(str(file), "FILE") == f"FILE: {problem}"
 
 
 def _job(name: str, *, after: str) -> str:
@@ -123,16 +123,14 @@ def _job(name: str, *, after: str) -> str:
     return json.dumps({**made, "spec": {"template": pod}})
 
 
-def test_folder_with_a_kustomization_is_noted(cluster: ServedApi, tmp_path: Path) -> None:
+def test_kustomization_in_folder_is_noted(cluster: ServedApi, tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: [pod.yaml]")
     (tmp_path / "pod.yaml").write_text(_pod("a"))
     noted = cluster.run("preview", "-f", str(tmp_path)).stderr
     assert f"to preview what it builds, use -k {tmp_path}\n" in noted
 
 
-def test_field_that_the_api_server_does_not_know_is_a_rejection(
-    cluster: ServedApi, tmp_path: Path
-) -> None:
+def test_field_unknown_to_the_api_server_is_a_rejection(cluster: ServedApi, tmp_path: Path) -> None:
     problem = "HTTP 500: failed to create typed patch object (default/web): .spec.x: not declared"
     cluster.api.before("PATCH", raising(ApiStatusError(problem, status=500)))
     cluster.api.created = lambda: 1_798_131_600.0
@@ -146,7 +144,7 @@ def test_field_that_the_api_server_does_not_know_is_a_rejection(
 NO_CHANGE = "  delay: no change\n"
 
 
-def test_only_plugins_that_change_something_are_shown(cluster: ServedApi, tmp_path: Path) -> None:
+def test_only_plugins_with_changes_are_shown(cluster: ServedApi, tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
     placed = json.dumps({"apiVersion": "v1", "kind": "Pod", **make_pod({"type": "space"})})
     file.write_text(f"{_pod('free')}\n---\n{placed}")
@@ -195,10 +193,10 @@ def test_object_with_several_templates_counts_once(cluster: ServedApi, tmp_path:
 @pytest.mark.parametrize(
     ("kind", "owner"), [("DaemonSet", "DaemonSet"), ("Deployment", None)], ids=str
 )
-def test_pod_of_a_daemon_set_keeps_its_owner(
+def test_daemon_set_pod_keeps_its_owner(
     kind: str, owner: str | None, name: dict[str, str], cluster: ServedApi, tmp_path: Path
 ) -> None:
-    """Else it would be placed, as no pod of a DaemonSet is; the API server requires a name."""
+    """Without an owner it would be placed, unlike DaemonSet pods; an owner must have a name."""
     cluster.api.created = lambda: 1_798_131_600.0
     file = tmp_path / "x.json"
     file.write_text(json.dumps({**DEPLOYMENT, "kind": kind, "metadata": name}))

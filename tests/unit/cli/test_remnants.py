@@ -1,4 +1,4 @@
-"""The steps of an uninstallation, and their order."""
+"""Uninstallation steps and their order."""
 
 from typing import Any
 
@@ -30,14 +30,14 @@ def pod(*args: Any, **kwargs: Any) -> Pod:
     return msgspec.convert(document(*args, **kwargs), Pod)
 
 
-def test_only_what_is_ours_is_cleared() -> None:
+def test_only_holdfast_gates_and_finalizers_are_removed() -> None:
     given = document((OTHERS, OURS, "holdfast.dev/other"), (STICKY, "example.com/f"))
     changed = apply_patch(given, remnants.clearing(msgspec.convert(given, Pod), NOW_MS))
     assert changed["spec"]["schedulingGates"] == [{"name": OTHERS}]
     assert changed["metadata"]["finalizers"] == ["example.com/f"]
 
 
-def test_a_pod_that_has_changed_is_not_touched() -> None:
+def test_patch_requires_an_unchanged_pod() -> None:
     tests = [each for each in remnants.clearing(pod((OURS,)), NOW_MS) if each["op"] == "test"]
     assert {each["path"]: each["value"] for each in tests} == {
         "/metadata/uid": "u-p",
@@ -46,7 +46,7 @@ def test_a_pod_that_has_changed_is_not_touched() -> None:
     }
 
 
-def test_pod_is_cleared_as_it_would_be_released() -> None:
+def test_cleared_pod_is_marked_as_released() -> None:
     given = document((OURS,), (STICKY,))
     given["metadata"]["annotations"] = {"delay": "15"}
     given["metadata"]["labels"] = {"holdfast.dev/held": "true", "app": "web"}
@@ -83,14 +83,12 @@ profiles:
         ),
     ],
 )
-def test_records_are_forgotten_under_every_key_that_was_configured(
-    texts: list[str], more: list[str]
-) -> None:
+def test_records_are_removed_under_every_configured_key(texts: list[str], more: list[str]) -> None:
     configured = [config.parse(text.encode(), "holdfast.yaml") for text in texts]
     assert remnants.vm_keys(configured) == [*STICKY_KEYS, *more]
 
 
-def test_policies_go_first_and_the_right_to_release_last() -> None:
+def test_policies_precede_namespace_and_releaser_role_is_last() -> None:
     paths = remnants.rest("holdfast-system")
     namespace = paths.index("/api/v1/namespaces/holdfast-system")
     kinds = [path.split("/")[-2] for path in paths]
@@ -102,7 +100,7 @@ def test_policies_go_first_and_the_right_to_release_last() -> None:
     assert any(path.endswith("/clusterroles/holdfast-freezer") for path in paths)
 
 
-def test_a_binding_goes_before_its_policy() -> None:
+def test_binding_is_deleted_before_its_policy() -> None:
     paths = remnants.rest("holdfast-system")
     for path in paths:
         if "validatingadmissionpolicies" in path:
@@ -110,6 +108,6 @@ def test_a_binding_goes_before_its_policy() -> None:
             assert paths.index(binding) < paths.index(path)
 
 
-def test_of_many_pods_some_are_named() -> None:
+def test_long_list_of_pods_is_abbreviated() -> None:
     many = [pod(name=f"p{number}") for number in range(5)]
     assert remnants.named(many) == "n/p0, n/p1, n/p2 and 2 more"

@@ -1,4 +1,4 @@
-"""A signal ends each command, whatever it is doing, and leaves no key files."""
+"""A signal ends a command during imports, while a library hangs, and during requests."""
 
 import json
 import signal
@@ -12,8 +12,8 @@ import pytest
 
 from tests.support.kubeconfigs import RIGHT
 
-PATIENCE = 10.0
-"""Seconds: more than the three that a command may take, on a machine that is busy."""
+TIMEOUT = 10.0
+"""Seconds: a command may take three; the rest is margin for a busy machine."""
 BOTH = pytest.mark.parametrize(
     "number", [signal.SIGTERM, signal.SIGINT], ids=lambda one: getattr(one, "name", "")
 )
@@ -39,25 +39,25 @@ atexit.register(print, "cleaned", flush=True)
 library, mutex = ctypes.CDLL(None), ctypes.create_string_buffer(64)
 library.pthread_mutex_lock(mutex)
 print("locked", flush=True)
-library.pthread_mutex_lock(mutex)  # in C, as a name lookup that hangs
+library.pthread_mutex_lock(mutex)  # blocks in C, like a name lookup that hangs
 """
 
 
 @BOTH
-def test_while_modules_are_imported(number: signal.Signals) -> None:
+def test_signal_during_imports(number: signal.Signals) -> None:
     code = IMPORTING.format(number=int(number))
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
 
     assert (done.returncode, done.stderr) == (128 + number, "")
 
 
-def test_while_a_library_hangs() -> None:
+def test_signal_while_a_library_hangs() -> None:
     with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as one:
         assert one.stdout is not None
         assert one.stdout.readline() == "locked\n"
         one.send_signal(signal.SIGTERM)
 
-        assert one.wait(PATIENCE) == 128 + signal.SIGTERM
+        assert one.wait(TIMEOUT) == 128 + signal.SIGTERM
         assert one.stdout.read() == "cleaned\n"
 
 
@@ -84,7 +84,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[tuple[Path, socket.socket]]:
     ],
     ids=lambda one: " ".join(one[:1] + one[3:4]) if isinstance(one, tuple) else "",
 )
-def test_while_the_api_server_hangs(
+def test_signal_while_the_api_server_hangs(
     kubeconfig: tuple[Path, socket.socket], arguments: tuple[str, ...], number: signal.Signals
 ) -> None:
     file, server = kubeconfig
@@ -93,6 +93,6 @@ def test_while_the_api_server_hangs(
         connection, _ = server.accept()
         with connection:
             one.send_signal(number)
-            one.communicate(timeout=PATIENCE)
+            one.communicate(timeout=TIMEOUT)
 
     assert one.returncode in {0, 1, 128 + number}

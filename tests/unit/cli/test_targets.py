@@ -1,4 +1,4 @@
-"""Arguments that name pods or workloads, dry runs, and the answers to what cannot be done."""
+"""Arguments that name pods or workloads, dry runs, and error messages."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def test_types(text: str, kind: str) -> None:
         pytest.param("a b a", ["pod/a", "pod/b"], id="names"),
         pytest.param("pod a b", ["pod/a", "pod/b"], id="type and names"),
         pytest.param("deploy web", ["deployment/web"], id="type and name"),
-        pytest.param("job", ["pod/job"], id="a pod like a type"),
+        pytest.param("job", ["pod/job"], id="pod named like a type"),
         pytest.param("pod sts/a", ["pod/pod", "statefulset/a"], id="mixed"),
     ],
 )
@@ -79,7 +79,7 @@ def test_arguments(text: str, parsed: list[str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["service/web", "pod/", "a/b/c", "/web"])
-def test_unknown_types_are_answered_with_the_known_ones(text: str) -> None:
+def test_unknown_type_error_lists_known_types(text: str) -> None:
     with pytest.raises(
         CommandError,
         match="give the name of a pod, or TYPE/NAME with one of the types pod, deployment, ",
@@ -90,7 +90,7 @@ def test_unknown_types_are_answered_with_the_known_ones(text: str) -> None:
 @pytest.mark.parametrize(
     ("selector", "query"),
     [
-        pytest.param({"a": "b", "c": "d"}, "a=b,c=d", id="labels alone"),
+        pytest.param({"a": "b", "c": "d"}, "a=b,c=d", id="labels only"),
         pytest.param(
             {
                 "matchLabels": {"a": "b"},
@@ -110,7 +110,7 @@ def test_selectors(selector: dict[str, Any], query: str) -> None:
     assert targets._selector(selector) == query
 
 
-def test_every_pod_is_released_and_reported(cluster: ServedApi) -> None:
+def test_release_reports_each_pod(cluster: ServedApi) -> None:
     deploy(cluster, "web-0")
     cluster.api.put_pod(held({"delay": "1h"}, name="a"))
     running = make_pod({}, name="b", node="node-2")
@@ -161,7 +161,7 @@ def test_single_problem_is_the_error(arguments: str, message: str, cluster: Serv
     assert cluster.run(*arguments.split(), code=1).stderr.startswith(message)
 
 
-def test_missing_right_is_answered_with_its_role(cluster: ServedApi) -> None:
+def test_missing_permission_error_names_the_role(cluster: ServedApi) -> None:
     cluster.unreviewed.add("holds")
     cluster.api.put_pod(held({"delay": "1h"}, name="a"))
     assert cluster.run("release", "a", code=1).stderr == (
@@ -182,9 +182,7 @@ def test_vms_need_kubevirt(command: str, cluster: ServedApi) -> None:
     )
 
 
-def test_node_is_not_recorded_where_holdfast_does_not_read_it(
-    cluster: ServedApi, tmp_path: Path
-) -> None:
+def test_sticky_clear_fails_if_the_record_is_not_read(cluster: ServedApi, tmp_path: Path) -> None:
     cluster.api.put(f"{VMS}/db", {"metadata": {"namespace": "default"}})
     webhook = {"matchConditions": [{"name": "asks", "expression": "true"}]}
     registered = {"metadata": {}, "items": [{"webhooks": [webhook]}]}
@@ -202,17 +200,17 @@ def test_node_is_not_recorded_where_holdfast_does_not_read_it(
     )
 
 
-def test_missing_pod_is_answered_with_the_workload_of_its_name(cluster: ServedApi) -> None:
+def test_missing_pod_error_suggests_workload_of_same_name(cluster: ServedApi) -> None:
     deploy(cluster)
-    said = cluster.run("explain", "web", code=1).stderr
-    assert said == "pod default/web not found; did you mean deployment/web?"
-    assert cluster.run("release", "web", code=1).stderr == said
-    said = cluster.run("explain", "rs/foo", code=1).stderr
-    assert said.endswith("; see kubectl get replicasets -n default")
+    stderr = cluster.run("explain", "web", code=1).stderr
+    assert stderr == "pod default/web not found; did you mean deployment/web?"
+    assert cluster.run("release", "web", code=1).stderr == stderr
+    stderr = cluster.run("explain", "rs/foo", code=1).stderr
+    assert stderr.endswith("; see kubectl get replicasets -n default")
 
 
 @pytest.mark.parametrize("command", ["release", "approve", "deny"])
-def test_names_or_a_selector_are_needed(command: str, cluster: ServedApi) -> None:
+def test_names_or_selector_are_required(command: str, cluster: ServedApi) -> None:
     assert "give pods, TYPE/NAME or a selector with -l\n" in cluster.run(command, code=2).stderr
     assert "with -l, not both\n" in cluster.run(command, "a", "-l", "app=x", code=2).stderr
     assert "-A cannot be combined with names" in cluster.run(command, "a", "-A", code=2).stderr
@@ -221,7 +219,7 @@ def test_names_or_a_selector_are_needed(command: str, cluster: ServedApi) -> Non
 
 
 @pytest.mark.parametrize("command", ["approve", "deny"])
-def test_pods_are_approved_by_label(command: str, cluster: ServedApi) -> None:
+def test_pods_are_approved_or_denied_by_label(command: str, cluster: ServedApi) -> None:
     for name, namespace in (("a", "default"), ("b", "default"), ("c", "shop")):
         fields = {"name": name, "namespace": namespace, "labels": LABELS}
         cluster.api.put_pod(held({APPROVAL: "why"}, gates=[APPROVAL], **fields))
@@ -237,20 +235,20 @@ def test_pods_are_approved_by_label(command: str, cluster: ServedApi) -> None:
     assert f"pod shop/c {text}" in done.stdout
 
 
-def test_pod_that_replaces_another_one_is_not_approved(cluster: ServedApi) -> None:
+def test_replacement_pod_is_not_approved(cluster: ServedApi) -> None:
     pod = held({APPROVAL: "why"}, name="a", gates=[APPROVAL])
     cluster.api.put_pod(pod)
 
-    def replaced() -> None:
+    def replace_pod() -> None:
         cluster.api.put_pod(held({APPROVAL: "why"}, name="a", gates=[APPROVAL], uid="new"))
         raise ApiStatusError("HTTP 422: the value at /metadata/uid differs", status=422)
 
-    cluster.api.before("PATCH", replaced)
+    cluster.api.before("PATCH", replace_pod)
     done = cluster.run("approve", "a", code=1)
     assert done.stderr == "pod default/a not approved: it no longer waits for an approval"
 
 
-def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: ServedApi) -> None:
+def test_workload_release_needs_confirmation_but_named_pods_do_not(cluster: ServedApi) -> None:
     deploy(cluster, "web-0", "web-1")
     done = cluster.run("release", "deployment/web", code=1)
     assert "cannot ask without a terminal (Release 2 pods now?)" in done.stderr
@@ -260,15 +258,15 @@ def test_pods_of_a_workload_need_a_confirmation_and_named_ones_none(cluster: Ser
 
 FOREIGN = {
     "bare": [],
-    "another's": controlled("other"),
+    "another owner": controlled("other"),
     "not controlled": controlled("web-1", controller=False),
-    "in name only": [{**controlled("web-1")[0], "uid": "uid-forged"}],
+    "same name, another UID": [{**controlled("web-1")[0], "uid": "uid-forged"}],
 }
 
 
 @pytest.mark.parametrize("command", ["release", "approve", "deny"])
 @pytest.mark.parametrize("owners", FOREIGN.values(), ids=FOREIGN)
-def test_only_pods_that_a_workload_controls_are_its_pods(
+def test_workload_excludes_pods_it_does_not_control(
     owners: list[dict[str, Any]], command: str, cluster: ServedApi
 ) -> None:
     """Users could otherwise have their own pod approved by giving it the labels."""
@@ -276,15 +274,15 @@ def test_only_pods_that_a_workload_controls_are_its_pods(
     cluster.api.put(f"{SETS}/web-0", {"metadata": {"uid": "uid-other", "labels": LABELS}})
     pod = held({APPROVAL: "why"}, gates=[APPROVAL], labels=LABELS, owners=owners)
     cluster.api.put_pod(pod)
-    said = cluster.run(command, "deployment/web", code=1).stderr
-    assert said.endswith("; it has 0 pods")
+    stderr = cluster.run(command, "deployment/web", code=1).stderr
+    assert stderr.endswith("; it has 0 pods")
     assert cluster.api.writes() == []
 
 
 @pytest.mark.parametrize(
     "kind", ["statefulset", "replicaset", "daemonset", "job", "replicationcontroller"]
 )
-def test_workload_controls_its_pods_itself(kind: str, cluster: ServedApi) -> None:
+def test_workload_includes_only_pods_it_controls(kind: str, cluster: ServedApi) -> None:
     target = targets.parse(f"{kind}/db")
     document = {"metadata": {"uid": "uid-db"}, "spec": {"selector": {"app": "web"}}}
     cluster.api.put(target.path("default"), document)
@@ -307,7 +305,7 @@ def test_pods_of_a_vm(target: str, cluster: ServedApi) -> None:
     assert found.metadata.name == "virt-launcher-db"
 
 
-def test_workload_is_explained_by_its_pods(cluster: ServedApi) -> None:
+def test_explain_workload_explains_its_pods(cluster: ServedApi) -> None:
     deploy(cluster, "web-0", "web-1")
     for command in ("explain", "describe"):
         assert cluster.run(command, "deployment/web").stdout.count("Pod default/web-") == 2
@@ -315,7 +313,7 @@ def test_workload_is_explained_by_its_pods(cluster: ServedApi) -> None:
     assert done.stderr.startswith("statefulset default/web not found")
 
 
-def test_every_approval_is_reported(cluster: ServedApi) -> None:
+def test_approve_reports_each_pod(cluster: ServedApi) -> None:
     deploy(cluster, "web-0")
     cluster.api.put_pod(held({APPROVAL: "why"}, name="waiting", gates=[APPROVAL]))
     done = cluster.run("approve", "waiting", "web-0", "deployment/web", "deploy/x", code=1)

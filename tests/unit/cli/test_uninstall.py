@@ -1,4 +1,4 @@
-"""Uninstalling where an answer is not Kubernetes' own: nothing is taken for gone by it."""
+"""Uninstallation; a 404 that is not from Kubernetes is never taken for a deleted object."""
 
 from __future__ import annotations
 
@@ -49,8 +49,8 @@ def serve_workloads(api: FakeApi) -> None:
     }
 
 
-def losing(*paths: str) -> Callable[[str, str], None]:
-    """Answer for these paths as a proxy does that does not know them."""
+def respond_404(*paths: str) -> Callable[[str, str], None]:
+    """Respond to these paths like a proxy that does not know them."""
 
     def before(_method: str, path: str) -> None:
         if path in paths:
@@ -60,7 +60,7 @@ def losing(*paths: str) -> Callable[[str, str], None]:
 
 
 def missing(_method: str, path: str) -> None:
-    if not path.endswith("webhookconfigurations"):  # a list is empty, but there
+    if not path.endswith("webhookconfigurations"):  # an empty list still exists
         raise status_error(404, reason="NotFound")
 
 
@@ -72,7 +72,7 @@ STEPS: dict[str, Step] = {
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_404_that_is_not_kubernetes_own_ends_a_step(step: Step) -> None:
+def test_proxy_404_aborts_a_step(step: Step) -> None:
     api = installed()
     lost = status_error(404)
 
@@ -88,13 +88,13 @@ def test_404_that_is_not_kubernetes_own_ends_a_step(step: Step) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_what_is_not_there_needs_no_removal(step: Step) -> None:
+def test_missing_objects_are_not_an_error(step: Step) -> None:
     api = installed()
     api.on_request = missing
     step(Removal(api, NAMESPACE, 1.0))
 
 
-def test_all_configurations_but_those_of_holdfast_dev_are_removed() -> None:
+def test_all_webhook_configurations_except_dev_are_removed() -> None:
     api = installed()
     for path in configurations.paths(""):
         items = [{"metadata": {"name": name}} for name in ("holdfast-dev", "zz-holdfast")]
@@ -106,7 +106,7 @@ def test_all_configurations_but_those_of_holdfast_dev_are_removed() -> None:
     assert removed == configurations.paths("holdfast") + configurations.paths("zz-holdfast")
 
 
-def test_vm_that_is_gone_needs_no_forgetting() -> None:
+def test_deleted_vm_is_not_an_error() -> None:
     api = installed()
 
     def before(method: str, path: str) -> None:
@@ -119,9 +119,9 @@ def test_vm_that_is_gone_needs_no_forgetting() -> None:
     assert ("PATCH", VM) in api.requests
 
 
-def test_record_that_may_be_left_is_told() -> None:
+def test_record_that_cannot_be_removed_is_reported() -> None:
     api = installed()
-    api.on_request = losing(VM)
+    api.on_request = respond_404(VM)
     with pytest.raises(
         CommandError,
         match=r"^could not remove the recorded node of 1 VM, such as shop/db \(HTTP "
@@ -176,11 +176,11 @@ def test_unfinished_step_says_what_to_do(pod: Document, step: Step, message: str
         api.put(path, {"metadata": {}})
     api.put_pod(pod)
 
-    def closed(method: str, path: str) -> None:
+    def forbid_patches(method: str, path: str) -> None:
         if method == "PATCH" and path != DEPLOYMENT:
             raise status_error(403)
 
-    api.on_request = closed
+    api.on_request = forbid_patches
     with pytest.raises(CommandError) as caught:
         step(Removal(api, NAMESPACE, 0.0))
 
@@ -189,24 +189,24 @@ def test_unfinished_step_says_what_to_do(pod: Document, step: Step, message: str
 
 def test_cluster_without_kubevirt_has_no_records() -> None:
     api = installed()
-    api.on_request = losing(MACHINES, kubevirt.API_PATH)
+    api.on_request = respond_404(MACHINES, kubevirt.API_PATH)
     api.put(discovery.GROUPS, {"groups": [{"name": "apps"}]})
     Removal(api, NAMESPACE, 1.0).forget_vms()
 
     assert api.requests[-1] == ("GET", discovery.GROUPS)
 
 
-@pytest.mark.parametrize("also", [[], [kubevirt.API_PATH]], ids=["the VMs", "all of KubeVirt's"])
-def test_vms_that_cannot_be_listed_are_not_forgotten(also: list[str]) -> None:
+@pytest.mark.parametrize("also", [[], [kubevirt.API_PATH]], ids=["VMs", "KubeVirt API"])
+def test_vms_that_cannot_be_listed_are_an_error(also: list[str]) -> None:
     api = installed()
-    api.on_request = losing(MACHINES, *also)
+    api.on_request = respond_404(MACHINES, *also)
     api.put(kubevirt.API_PATH, {"resources": [{"name": "virtualmachines"}]})
     api.put(discovery.GROUPS, {"groups": [{"name": "apps"}, {"name": "kubevirt.io"}]})
     with pytest.raises(ApiStatusError):
         Removal(api, NAMESPACE, 1.0).forget_vms()
 
 
-def test_before_a_tool_removes_the_rest_only_what_the_controller_made_goes() -> None:
+def test_remove_made_deletes_only_objects_made_by_the_controller() -> None:
     api = installed()
     api.on_request = missing
     Removal(api, NAMESPACE, 0.0).remove_made()
@@ -218,8 +218,8 @@ def test_before_a_tool_removes_the_rest_only_what_the_controller_made_goes() -> 
     ]
 
 
-def test_gated_pods_that_a_user_keeps_creating_do_not_count() -> None:
-    """Else the user could keep others from uninstalling."""
+def test_gated_pods_created_during_uninstall_are_ignored() -> None:
+    """Otherwise a user could block the uninstallation."""
     api = installed()
     api.put(DEPLOYMENT, {"metadata": {}, "status": {"availableReplicas": 1}})
     api.put_pod(held(name="first", uid="first"))
@@ -254,7 +254,7 @@ REGISTERED = {"metadata": {}, "items": [{"metadata": {"name": "holdfast"}, "webh
     [BINDING, *(path.rstrip("/") for path in configurations.paths(""))],
     ids=["bound", "mutating", "validating"],
 )
-def test_another_namespace_than_that_of_holdfast_is_refused(path: str) -> None:
+def test_namespace_without_the_installation_is_rejected(path: str) -> None:
     api = installed()
     api.put(path, {"subjects": BOUND} if path == BINDING else REGISTERED)
     with pytest.raises(CommandError) as caught:
@@ -266,7 +266,7 @@ def test_another_namespace_than_that_of_holdfast_is_refused(path: str) -> None:
     Removal(api, NAMESPACE, 1.0).require_namespace(prepare=False)
 
 
-def test_uninstall_refuses_another_namespace_before_it_changes_anything(cluster: ServedApi) -> None:
+def test_uninstall_rejects_wrong_namespace_before_any_change(cluster: ServedApi) -> None:
     cluster.api.put(BINDING, {"subjects": BOUND})
     cluster.api.put(SHOP, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
     done = cluster.run("uninstall", "--release", "now", "--yes", "-n", "shop", code=1)
@@ -274,7 +274,7 @@ def test_uninstall_refuses_another_namespace_before_it_changes_anything(cluster:
     assert cluster.api.writes() == []
 
 
-def test_hook_of_the_chart_reads_no_bindings() -> None:
+def test_chart_hook_reads_no_bindings() -> None:
     api = installed()
     Removal(api, NAMESPACE, 1.0).require_namespace(prepare=True)
     assert BINDING not in [path for _, path in api.requests]
@@ -290,9 +290,9 @@ def test_hook_of_the_chart_reads_no_bindings() -> None:
         ({}, "holdfast-controller", True),
         ({"deletionTimestamp": "2026-03-01T12:00:00Z", "finalizers": ["a"]}, "", True),
     ],
-    ids=["no trace", "others", "labelled", "webhook", "controller", "interrupted"],
+    ids=["no trace", "another app", "labelled", "webhook", "controller", "interrupted"],
 )
-def test_only_a_namespace_of_holdfast_is_deleted(
+def test_only_a_holdfast_namespace_is_deleted(
     metadata: Document, deployment: str, is_deleted: bool
 ) -> None:
     api = installed()
@@ -312,7 +312,7 @@ def test_only_a_namespace_of_holdfast_is_deleted(
         ("/api/v1/namespaces/shop/pods", "pod/data"),
     ],
 )
-def test_namespace_with_something_of_others_is_not_deleted(path: str, name: str) -> None:
+def test_namespace_with_foreign_objects_is_rejected(path: str, name: str) -> None:
     api = installed()
     api.put(SHOP, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
     own = {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}}
@@ -331,7 +331,7 @@ def test_namespace_with_something_of_others_is_not_deleted(path: str, name: str)
         (("--prepare",), "(namespace holdfast-system)?"),
     ],
 )
-def test_question_names_the_namespace(
+def test_confirmation_prompt_names_the_namespace(
     cluster: ServedApi, arguments: tuple[str, ...], question: str
 ) -> None:
     serve_workloads(cluster.api)
@@ -341,7 +341,7 @@ def test_question_names_the_namespace(
     assert question in done.stderr
 
 
-def test_very_many_gates_and_finalizers_are_removed() -> None:
+def test_thousands_of_gates_and_finalizers_are_removed() -> None:
     """The API server rejects a JSON Patch of more than 10,000 operations."""
     names = [f"holdfast.dev/{number}" for number in range(11_000)]
     api = installed()
@@ -355,7 +355,7 @@ def test_very_many_gates_and_finalizers_are_removed() -> None:
     assert api.pods["default", "kept"]["metadata"]["finalizers"] == ["a.io/b"]
 
 
-def test_pod_without_room_for_the_time_of_its_release_is_freed() -> None:
+def test_pod_with_full_annotations_is_released() -> None:
     api = installed()
     api.put_pod(held({"filled": "x" * (ANNOTATION_BYTES - 10)}))
 
@@ -364,7 +364,7 @@ def test_pod_without_room_for_the_time_of_its_release_is_freed() -> None:
     assert api.gates(("default", "web-0")) == []
 
 
-def test_finalizers_that_a_user_keeps_adding_do_not_count() -> None:
+def test_finalizers_added_during_uninstall_are_ignored() -> None:
     api = installed()
     api.put(DEPLOYMENT, {"metadata": {}, "status": {"availableReplicas": 1}})
     api.put(ROLE, {"metadata": {}})
@@ -395,7 +395,7 @@ def test_finalizers_that_a_user_keeps_adding_do_not_count() -> None:
     assert next(number) > 3
 
 
-def test_holdfast_dev_releases_pods_without_a_deployment() -> None:
+def test_holdfast_dev_counts_as_a_running_controller() -> None:
     api = installed()
     api.put(configurations.paths("holdfast-dev")[0], {"metadata": {}})
     Removal(api, NAMESPACE, 1.0)._require_controller("pods wait", otherwise="release them")
@@ -438,7 +438,7 @@ def test_wait_names_the_pods_without_a_due_time(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_dry_run_that_waits_releases_no_pod_itself(capsys: pytest.CaptureFixture[str]) -> None:
+def test_dry_run_after_waiting_releases_no_pods(capsys: pytest.CaptureFixture[str]) -> None:
     api = FakeApi(held({"delay": "1h"}))
     api.put(DEPLOYMENT, {"status": {"availableReplicas": 1}})
     removal = Removal(api, NAMESPACE, 1.0, " (dry run)")
@@ -447,7 +447,7 @@ def test_dry_run_that_waits_releases_no_pod_itself(capsys: pytest.CaptureFixture
     assert capsys.readouterr().out == ""
 
 
-def test_what_was_changed_says_whether_anything_was_installed() -> None:
+def test_done_lists_only_changed_objects() -> None:
     api = installed()
     removal = Removal(api, NAMESPACE, 1.0)
     api.on_request = missing
@@ -462,7 +462,7 @@ def test_what_was_changed_says_whether_anything_was_installed() -> None:
     assert removal.done == ["deployment.apps/holdfast-controller deleted"]
 
 
-def test_dry_run_waits_for_nothing() -> None:
+def test_dry_run_does_not_wait() -> None:
     pod = held({"delay": "1h"}, finalizers=["holdfast.dev/sticky"])
     api = FakeApi(pod)
     api.put(DEPLOYMENT, {"status": {"availableReplicas": 1}})

@@ -15,7 +15,7 @@ def installed(api: FakeApi) -> dict[str, str]:
     return command._installed(api, "elsewhere")
 
 
-def test_the_installed_version_and_image_are_shown() -> None:
+def test_installed_version_and_image_are_shown() -> None:
     api = FakeApi()
     labels = {"app.kubernetes.io/version": "0.2.0"}
     containers = [{"image": "example.com/holdfast@sha256:1234"}]
@@ -24,13 +24,13 @@ def test_the_installed_version_and_image_are_shown() -> None:
     assert installed(api) == {"installed": "0.2.0", "image": "example.com/holdfast@sha256:1234"}
 
 
-def test_own_version_is_shown_if_nothing_answers(cluster: ServedApi) -> None:
+def test_client_version_is_shown_if_server_is_unreachable(cluster: ServedApi) -> None:
     done = cluster.run("version", "--cluster", "gone", code=1)
     assert done.stdout.startswith("holdfast ")
     assert "http://127.0.0.1:1 does not answer: connection refused;" in done.stderr
 
 
-def test_no_installation_and_no_permission_are_told_apart() -> None:
+def test_missing_installation_differs_from_missing_permission() -> None:
     api = FakeApi()
     assert installed(api) == {"installed": "not installed in namespace elsewhere"}
     api.before("GET", raising(status_error(403)))
@@ -38,7 +38,7 @@ def test_no_installation_and_no_permission_are_told_apart() -> None:
 
 
 @pytest.mark.parametrize(
-    ("theirs", "warns"),
+    ("server_version", "warns"),
     [
         pytest.param("0.5.9", False, id="same"),
         pytest.param("0.6.0", False, id="next"),
@@ -47,5 +47,5 @@ def test_no_installation_and_no_permission_are_told_apart() -> None:
         pytest.param("none in namespace x", False, id="none"),
     ],
 )
-def test_versions_that_are_far_apart_cause_a_warning(theirs: str, warns: bool) -> None:
-    assert bool(command.skew("0.5.1", theirs)) == warns
+def test_version_skew_causes_a_warning(server_version: str, warns: bool) -> None:
+    assert bool(command.skew("0.5.1", server_version)) == warns

@@ -21,7 +21,7 @@ from tests.support.config_cases import HEAD, SEE
 from tests.support.scripted import Extra, Other
 
 
-def refusal(text: str | bytes, *, known: Any = None) -> str:
+def rejection(text: str | bytes, *, known: Any = None) -> str:
     content = text if isinstance(text, bytes) else text.encode()
     with pytest.raises(ConfigurationError) as caught:
         pipelines.build_profiles(
@@ -30,13 +30,13 @@ def refusal(text: str | bytes, *, known: Any = None) -> str:
     return str(caught.value)
 
 
-def test_defaults_are_what_an_empty_file_says() -> None:
+def test_empty_file_gives_the_defaults() -> None:
     assert config.load(None) == config.parse(HEAD.encode(), "x")
     assert list(make_profiles().by_name) == ["*"]
     assert isinstance(make_profiles().by_name["*"].plugins[0], Delay)
 
 
-def test_profiles_have_arguments_of_their_own() -> None:
+def test_each_profile_has_its_own_plugin_arguments() -> None:
     profiles = make_profiles(
         """
 profiles:
@@ -54,8 +54,8 @@ profiles:
 
 
 @pytest.mark.parametrize(("text", "expected"), config_cases.FILES)
-def test_error(text: str, expected: str) -> None:
-    assert expected == refusal(text)
+def test_invalid_file_is_rejected(text: str, expected: str) -> None:
+    assert expected == rejection(text)
 
 
 ENDLESS = "\u23f0" * 5_000
@@ -67,33 +67,31 @@ ENDLESS = "\u23f0" * 5_000
         pytest.param(
             HEAD + config_cases.of_delay(f"onInvalid: {ENDLESS}"),
             f"{ENDLESS[:9]}': use ignore or reject",
-            id="a choice",
+            id="enum value",
         ),
-        pytest.param(f"a: !{'x' * 5_000} 1", "... ^", id="a tag"),
-        pytest.param(
-            f"? {ENDLESS}\n: 1\n? {ENDLESS}\n: 2\n", "... ^", id="a key that is there twice"
-        ),
-        pytest.param(f"a: !!float {ENDLESS}", f"{ENDLESS[:9]}'", id="a number"),
+        pytest.param(f"a: !{'x' * 5_000} 1", "... ^", id="tag"),
+        pytest.param(f"? {ENDLESS}\n: 1\n? {ENDLESS}\n: 2\n", "... ^", id="duplicate key"),
+        pytest.param(f"a: !!float {ENDLESS}", f"{ENDLESS[:9]}'", id="number"),
         pytest.param(
             HEAD + f"profiles:\n- schedulerName: {ENDLESS}\n- schedulerName: {ENDLESS}\n",
             "merge them",
-            id="a profile that is there twice",
+            id="duplicate profile",
         ),
     ],
 )
-def test_what_is_wrong_is_told_shortly_however_long_it_is(text: str, end: str) -> None:
-    message = refusal(text)
+def test_error_message_length_is_limited(text: str, end: str) -> None:
+    message = rejection(text)
 
     assert len(message) < 600
     assert message.endswith(end)
 
 
-def test_no_field_is_offered_for_itself() -> None:
-    """A toleration has a `value`; a rule's condition has none."""
+def test_unknown_field_is_not_suggested_for_itself() -> None:
+    """A toleration has a field `value`; the condition of a rule does not."""
     rule = "{name: a, when: {annotation: a, value: b}}"
     named = f"profiles: [{{pluginConfig: [{{name: placement, args: {{rules: [{rule}]}}}}]}}]"
 
-    assert refusal(HEAD + named).endswith(
+    assert rejection(HEAD + named).endswith(
         "rules[0].when: unknown field 'value': use annotation, equals, exists, in, label, "
         "namespaces"
     )
@@ -102,20 +100,20 @@ def test_no_field_is_offered_for_itself() -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param(b"\xff\xfe\x00", id="no text"),
-        pytest.param(b"a: \xff", id="no UTF-8"),
-        pytest.param(b"[" * 5_000, id="deep lists"),
-        pytest.param(b"? {a: b}\n: c", id="a mapping for a key"),
-        pytest.param(b"a: !!timestamp 2026-99-99", id="an impossible date"),
-        pytest.param(b"a: " + b"9" * 5_000, id="a huge number"),
-        pytest.param(b"a: !!timestamp x", id="a tag that does not fit: timestamp"),
-        pytest.param(b"a: !!python/object/apply:os.system [x]", id="a tag of Python"),
-        pytest.param("{\ufeffa: 1}]".encode(), id="a byte order mark in the middle"),
+        pytest.param(b"\xff\xfe\x00", id="binary"),
+        pytest.param(b"a: \xff", id="invalid UTF-8"),
+        pytest.param(b"[" * 5_000, id="deeply nested lists"),
+        pytest.param(b"? {a: b}\n: c", id="mapping as a key"),
+        pytest.param(b"a: !!timestamp 2026-99-99", id="impossible date"),
+        pytest.param(b"a: " + b"9" * 5_000, id="huge number"),
+        pytest.param(b"a: !!timestamp x", id="mismatched tag: timestamp"),
+        pytest.param(b"a: !!python/object/apply:os.system [x]", id="Python tag"),
+        pytest.param("{\ufeffa: 1}]".encode(), id="byte order mark in the middle"),
         pytest.param(b"a: 1\n---\nb: 2", id="two documents"),
     ],
 )
-def test_what_is_no_yaml_is_told_on_one_line(text: bytes) -> None:
-    message = refusal(text)
+def test_invalid_yaml_error_is_one_line(text: bytes) -> None:
+    message = rejection(text)
 
     assert message.startswith("h.yaml: invalid YAML: ")
     assert message.isprintable()
@@ -125,25 +123,25 @@ YAML = "{}[]&*!|>-:,?'\" \n\t#%@`ab0.<~"
 
 
 @given(st.binary(max_size=40) | st.text(YAML, max_size=40).map(str.encode))
-def test_any_file_is_refused_on_one_line(content: bytes) -> None:
-    assert refusal(content).isprintable()
+def test_arbitrary_content_is_rejected_in_one_line(content: bytes) -> None:
+    assert rejection(content).isprintable()
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     "text",
     [
-        pytest.param("profiles: " + "[" * 2**19, id="a file full of brackets"),
-        pytest.param("profiles:\n" + "- {}\n" * 2**12, id="a file full of profiles"),
-        pytest.param("profiles: [{schedulerName: " + "x" * 2**19 + ", a: 1}]", id="a long name"),
-        pytest.param("\n".join(f"k{n}: 1" for n in range(2**12)), id="a file full of keys"),
+        pytest.param("profiles: " + "[" * 2**19, id="many brackets"),
+        pytest.param("profiles:\n" + "- {}\n" * 2**12, id="many profiles"),
+        pytest.param("profiles: [{schedulerName: " + "x" * 2**19 + ", a: 1}]", id="long name"),
+        pytest.param("\n".join(f"k{n}: 1" for n in range(2**12)), id="many keys"),
     ],
 )
-def test_hostile_file_is_refused_in_a_short_line(text: str) -> None:
-    assert len(refusal(HEAD + text)) < 1_000
+def test_hostile_file_is_rejected_with_a_short_message(text: str) -> None:
+    assert len(rejection(HEAD + text)) < 1_000
 
 
-def test_file_of_the_version_before_is_read_with_a_warning(
+def test_deprecated_api_version_logs_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     text = (HEAD + "profiles: [{schedulerName: batch}]").encode()
@@ -161,7 +159,7 @@ def test_load_reads_a_file(tmp_path: Path) -> None:
     assert config.load(file).profiles[0].scheduler_name == "mine"
 
 
-def test_load_of_a_missing_file(tmp_path: Path) -> None:
+def test_load_missing_file(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError) as caught:
         config.load(tmp_path / "none.yaml")
 
@@ -170,7 +168,7 @@ def test_load_of_a_missing_file(tmp_path: Path) -> None:
     )
 
 
-def test_load_of_a_huge_file(tmp_path: Path) -> None:
+def test_load_huge_file(tmp_path: Path) -> None:
     file = tmp_path / "huge.yaml"
     file.write_bytes(b"#" * (safe_yaml.SIZE_LIMIT + 1))
     with pytest.raises(ConfigurationError) as caught:
@@ -179,11 +177,11 @@ def test_load_of_a_huge_file(tmp_path: Path) -> None:
     assert f"{file}: is larger than 1 MiB: shorten it" == str(caught.value)
 
 
-# --- which plugins a profile has, and how they are made ----------------------------------------
+# --- plugins of a profile, and their construction ----------------------------------------------
 
 
 class Second(Other):
-    """A stand-in for the default plugin that runs behind delay."""
+    """Stands in for the default plugin that runs after delay."""
 
     name = "placement"
 
@@ -196,7 +194,7 @@ class Third(Second):
 
 
 class Broken(Second):
-    """A third party's plugin that cannot be made."""
+    """A third-party plugin whose constructor fails."""
 
     name = "broken"
 
@@ -205,7 +203,7 @@ class Broken(Second):
 
 
 class Choosy(Second):
-    """A third party's plugin that rejects its arguments."""
+    """A third-party plugin that rejects its arguments."""
 
     name = "choosy"
 
@@ -213,8 +211,8 @@ class Choosy(Second):
         raise ConfigurationError("rules: must not be empty: add one")
 
 
-class Detaining(Second):
-    """A third party's plugin that holds pods."""
+class HoldingPlugin(Second):
+    """A third-party plugin that holds pods."""
 
     name = "holding"
     gate: ClassVar[str] = "holdfast.dev/holding"
@@ -230,24 +228,24 @@ KNOWN = {one.name: one for one in FOUND}
 @pytest.mark.parametrize(
     ("listed", "expected"),
     [
-        pytest.param("", ["delay", "placement"], id="nothing said"),
-        pytest.param("enabled: [{name: third}]", ["delay", "placement", "third"], id="one more"),
+        pytest.param("", ["delay", "placement"], id="defaults"),
+        pytest.param("enabled: [{name: third}]", ["delay", "placement", "third"], id="one enabled"),
         pytest.param(
             "enabled: [{name: third}, {name: delay}]",
             ["delay", "placement", "third"],
-            id="a default one is there already",
+            id="default plugin enabled explicitly",
         ),
-        pytest.param("disabled: [{name: delay}]", ["placement"], id="one less"),
-        pytest.param("disabled: [{name: '*'}]", [], id="none"),
+        pytest.param("disabled: [{name: delay}]", ["placement"], id="one disabled"),
+        pytest.param("disabled: [{name: '*'}]", [], id="all disabled"),
         pytest.param(
             "disabled: [{name: '*'}, {name: delay}], enabled: [{name: third}, {name: delay}]",
             ["third", "delay"],
-            id="others alone, in their order",
+            id="enabled plugins only, in order",
         ),
         pytest.param(
             "disabled: [{name: delay}], enabled: [{name: delay}]",
             ["placement", "delay"],
-            id="a default one at another place",
+            id="reordered default plugin",
         ),
     ],
 )
@@ -270,40 +268,38 @@ HOLDS_TOO_LATE = (
 @pytest.mark.parametrize(
     ("listed", "holder"),
     [
-        pytest.param("", "", id="as by default"),
-        pytest.param("enabled: [{name: holding}]", "holding", id="a plugin of a third party"),
+        pytest.param("", "", id="defaults"),
+        pytest.param("enabled: [{name: holding}]", "holding", id="third-party plugin"),
         pytest.param(
             "disabled: [{name: placement}], enabled: [{name: holding}, {name: placement}]",
             "",
-            id="as the error says",
+            id="reordered as advised",
         ),
-        pytest.param(
-            "disabled: [{name: delay}], enabled: [{name: delay}]", "delay", id="the delay"
-        ),
+        pytest.param("disabled: [{name: delay}], enabled: [{name: delay}]", "delay", id="delay"),
     ],
 )
-@pytest.mark.parametrize("late", [True, False], ids=["left for the release", "at creation"])
-def test_who_holds_pods_runs_before_what_is_left_for_their_release(
+@pytest.mark.parametrize("late", [True, False], ids=["at release", "at creation"])
+def test_holding_plugin_must_precede_plugin_that_edits_at_release(
     listed: str, holder: str, *, late: bool
 ) -> None:
     args = f"{{name: placement, args: {{rules: [{LATE}]}}}}"
     configured = f"pluginConfig: [{args if late else ''}], plugins: {{{listed}}}"
     text = f"{HEAD}profiles: [{{{configured}}}]"
-    known: dict[str, type[Plugin]] = {**plugins.registry([]), "holding": Detaining}
+    known: dict[str, type[Plugin]] = {**plugins.registry([]), "holding": HoldingPlugin}
 
     if late and holder:
-        assert refusal(text, known=known) == HOLDS_TOO_LATE.format(holder)
+        assert rejection(text, known=known) == HOLDS_TOO_LATE.format(holder)
     else:
         make_profiles(text.removeprefix(HEAD), known=known)
 
 
-def test_default_plugins_that_are_not_there_are_not_missed() -> None:
+def test_missing_default_plugins_are_ignored() -> None:
     profiles = make_profiles(known={"delay": Delay})
 
     assert [plugin.name for plugin in profiles.by_name["*"].plugins] == ["delay"]
 
 
-def test_run_all_filters_is_on_by_default_and_can_be_turned_off() -> None:
+def test_run_all_filters_is_on_by_default_and_can_be_disabled() -> None:
     assert make_profiles().by_name["*"].run_all
     assert not make_profiles("profiles: [{runAllFilters: false}]").by_name["*"].run_all
 
@@ -319,7 +315,7 @@ def test_permit_timeout() -> None:
 EXTRA = "plugins: {enabled: [{name: extra}]}"
 
 
-def test_factory_gets_its_arguments_and_the_handle() -> None:
+def test_plugin_constructor_receives_arguments_and_handle() -> None:
     handle = Handle()
     profiles = make_profiles(
         f"profiles: [{{{EXTRA}, pluginConfig: [{{name: extra, args: {{must: 5}}}}]}}]",
@@ -339,27 +335,27 @@ def test_factory_gets_its_arguments_and_the_handle() -> None:
         pytest.param(
             "plugins: {enabled: [{name: broken}]}",
             'pluginConfig[broken].args: initializing plugin "broken": no luck',
-            id="cannot be made",
+            id="constructor fails",
         ),
         pytest.param(
             "plugins: {enabled: [{name: choosy}]}",
             "pluginConfig[choosy].args.rules: must not be empty: add one",
-            id="wants more",
+            id="invalid arguments",
         ),
         pytest.param(
             EXTRA,
             f"pluginConfig[extra].args: Object missing required field `must`{SEE}",
-            id="wants an argument",
+            id="missing argument",
         ),
         pytest.param(
             "pluginConfig: [{name: extra, args: {must: 1, mai: x}}]",
             "pluginConfig[0].args: unknown field 'mai': did you mean may?",
-            id="an unknown argument",
+            id="unknown argument",
         ),
     ],
 )
-def test_plugin_that_cannot_be_made_is_named(profile: str, expected: str) -> None:
-    assert f"h.yaml: profiles[0].{expected}" == refusal(
+def test_plugin_initialization_error_names_the_plugin(profile: str, expected: str) -> None:
+    assert f"h.yaml: profiles[0].{expected}" == rejection(
         HEAD + f"profiles: [{{{profile}}}]", known=KNOWN
     )
 
@@ -401,11 +397,11 @@ def test_plugin_that_cannot_be_made_is_named(profile: str, expected: str) -> Non
         ),
     ],
 )
-def test_conflicts_of_profiles_and_selectors(text: str, expected: str) -> None:
-    assert refusal(HEAD + text) == f"h.yaml: {expected}"
+def test_conflicting_profiles_and_invalid_selectors(text: str, expected: str) -> None:
+    assert rejection(HEAD + text) == f"h.yaml: {expected}"
 
 
-def test_configurations_that_say_the_same_have_the_same_digest() -> None:
+def test_equivalent_configurations_have_the_same_digest() -> None:
     one = config.parse(f"{HEAD}profiles: [{{schedulerName: x}}]".encode(), "a")
     same = config.parse(f"# a remark\n{HEAD}profiles:\n- schedulerName: x\n".encode(), "b")
     other = config.parse(f"{HEAD}profiles: [{{schedulerName: y}}]".encode(), "c")
@@ -420,20 +416,20 @@ def test_configurations_that_say_the_same_have_the_same_digest() -> None:
             "",
             ["sticky"],
             ["delay", "window", "after", "pace", "approval", "placement"],
-            id="the defaults",
+            id="defaults",
         ),
         pytest.param(
             "profiles: [{plugins: {disabled: [{name: sticky}]}}]",
             ["sticky"],
             ["delay", "window", "after", "pace", "approval", "placement"],
-            id="disabled already",
+            id="already disabled",
         ),
         pytest.param(
             "profiles: [{plugins: {disabled: [{name: '*'}]}}]", ["sticky"], [], id="all disabled"
         ),
     ],
 )
-def test_plugins_that_an_installation_lacks(
+def test_disabled_plugins_are_removed_from_profiles(
     text: str, names: list[str], expected: list[str]
 ) -> None:
     whole = config.parse(f"{HEAD}{text}".encode(), "h.yaml")
@@ -477,7 +473,7 @@ SECOND = "profiles: [{schedulerName: x}, {%s}]"
         ),
     ],
 )
-def test_who_configures_what_an_installation_lacks_is_told(
+def test_invalid_or_conflicting_disabled_plugin_is_rejected(
     text: str, names: list[str], expected: str
 ) -> None:
     whole = config.parse(f"{HEAD}{text}".encode(), "h.yaml")

@@ -1,4 +1,4 @@
-"""`check-config` reports everything that is wrong with a file at once, with lines."""
+"""`check-config` reports all problems in a file at once, with line numbers."""
 
 from typing import Any
 
@@ -33,7 +33,7 @@ profiles:
 """
 
 
-def found(text: str) -> list[str]:
+def find_problems(text: str) -> list[str]:
     def build(document: Any) -> None:
         read = config.read(document, "f.yaml")
         pipelines.build_profiles(read, plugins.registry([]), source="f.yaml")
@@ -41,7 +41,7 @@ def found(text: str) -> list[str]:
     return problems.find(text.encode(), "f.yaml", build)
 
 
-def test_everything_is_reported_in_the_order_of_lines() -> None:
+def test_problems_are_reported_in_line_order() -> None:
     args, rules = "profiles[0].pluginConfig[0].args", "profiles[0].pluginConfig[1].args.rules"
     expected = [
         (1, "apiVersion: 'v1' is not supported"),
@@ -58,7 +58,7 @@ def test_everything_is_reported_in_the_order_of_lines() -> None:
         (20, "profiles[1].schedulerName: '*' has two profiles"),
     ]
 
-    shown = found(FILE)
+    shown = find_problems(FILE)
 
     assert [f"f.yaml:{line}: {text}" for line, text in expected] == [
         each[: len(f"f.yaml:{line}: {text}")]
@@ -73,23 +73,25 @@ def test_everything_is_reported_in_the_order_of_lines() -> None:
         pytest.param("a: 1\na: 2", "f.yaml:2: invalid YAML: duplicate key 'a'", id="duplicate key"),
         pytest.param("", "f.yaml: not a mapping: begin with", id="empty"),
         pytest.param("- a", "f.yaml: not a mapping: begin with", id="a list"),
-        pytest.param(f"{HEAD}profiles: []", "f.yaml:3: profiles:", id="nothing is left"),
+        pytest.param(f"{HEAD}profiles: []", "f.yaml:3: profiles:", id="no profiles"),
         pytest.param(
-            "kind: HoldfastConfiguration", "f.yaml:1: apiVersion: is missing: add", id="no version"
+            "kind: HoldfastConfiguration",
+            "f.yaml:1: apiVersion: is missing: add",
+            id="missing apiVersion",
         ),
     ],
 )
-def test_one_problem(text: str, problem: str) -> None:
-    (shown,) = found(text)
+def test_single_problem(text: str, problem: str) -> None:
+    (shown,) = find_problems(text)
 
     assert shown.startswith(problem)
 
 
-def test_a_valid_file_has_no_problems() -> None:
-    assert found(HEAD) == []
+def test_valid_file_has_no_problems() -> None:
+    assert find_problems(HEAD) == []
 
 
-def test_the_number_of_problems_is_limited() -> None:
+def test_number_of_problems_is_limited() -> None:
     many = "\n".join(f"x{number}: 1" for number in range(1_000))
 
-    assert len(found(HEAD + many)) == problems.MOST
+    assert len(find_problems(HEAD + many)) == problems.MOST

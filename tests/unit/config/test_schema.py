@@ -1,4 +1,4 @@
-"""The published schema refuses what the start refuses, as far as a schema can, and nothing else."""
+"""The published schema rejects what startup rejects, where a schema can, and nothing else."""
 
 import json
 import re
@@ -34,14 +34,14 @@ VALIDATOR = Draft202012Validator(SCHEMA)
 
 
 def configuration(*rules: Any, **profile: Any) -> dict[str, Any]:
-    """Make a file, with these rules or with these fields of a profile."""
+    """Build a configuration with these placement rules, or with these fields of a profile."""
     args = [{"name": "placement", "args": {"rules": list(rules)}}]
     profiles = [profile or {"pluginConfig": args}]
     return {"apiVersion": config.API_VERSION, "kind": config.KIND, "profiles": profiles}
 
 
-def complaint(document: Any, known: Any = KNOWN) -> str:
-    """Give what a start would say of a file; nothing where it accepts it."""
+def startup_error(document: Any, known: Any = KNOWN) -> str:
+    """Return the startup error for a configuration, or an empty string if it is valid."""
     try:
         text = json.dumps(document).encode()
         pipelines.build_profiles(config.parse(text, "h.yaml"), known, source="h.yaml")
@@ -50,11 +50,11 @@ def complaint(document: Any, known: Any = KNOWN) -> str:
     return ""
 
 
-def test_it_is_a_schema() -> None:
+def test_schema_is_valid() -> None:
     Draft202012Validator.check_schema(SCHEMA)
 
 
-def test_it_needs_no_network() -> None:
+def test_schema_has_only_local_references() -> None:
     references = re.findall(r'"\$ref": "([^"]*)"', json.dumps(SCHEMA))
 
     assert references
@@ -62,7 +62,7 @@ def test_it_needs_no_network() -> None:
     assert {one.removeprefix("#/$defs/") for one in references} == set(SCHEMA["$defs"])
 
 
-def test_everything_in_it_is_described() -> None:
+def test_every_type_and_field_has_a_description() -> None:
     parts = {"": SCHEMA, **SCHEMA["$defs"]}
     bare = [name for name, part in parts.items() if not part.get("description")]
     bare += [
@@ -80,7 +80,7 @@ def test_class_without_source_has_no_descriptions() -> None:
     assert schema.field_docs(made) == {}
 
 
-# --- what is refused ---------------------------------------------------------------------------
+# --- rejected configurations -------------------------------------------------------------------
 
 READABLE = [case for case in config_cases.FILES if "invalid YAML" not in case.values[1]]
 
@@ -100,20 +100,20 @@ CASES = [
 
 
 @pytest.mark.parametrize(("document", "name"), CASES)
-def test_what_the_start_refuses_the_schema_refuses(document: Any, name: str) -> None:
+def test_schema_rejects_what_startup_rejects(document: Any, name: str) -> None:
     assert VALIDATOR.is_valid(document) == (name in CODE_ALONE)
 
 
-def test_list_of_what_only_code_can_find_names_cases() -> None:
+def test_code_alone_lists_only_existing_cases() -> None:
     assert set(CODE_ALONE) <= {case.values[1] for case in CASES}
 
 
-def test_rules_of_one_name_are_beyond_a_schema() -> None:
+def test_schema_accepts_rules_with_the_same_name() -> None:
     assert VALIDATOR.is_valid(configuration(SPACE, SPACE))
 
 
 @pytest.mark.parametrize(
-    ("args", "said"),
+    ("args", "message"),
     [
         ({"nodeAnnotation": "a b"}, "is not a valid annotation key"),
         ({"namespaces": ["Default"]}, "is not a valid namespace"),
@@ -122,18 +122,18 @@ def test_rules_of_one_name_are_beyond_a_schema() -> None:
     ],
     ids=["nodeAnnotation", "namespaces", "account", "affinity"],
 )
-def test_arguments_of_sticky(args: Any, said: str) -> None:
+def test_invalid_sticky_arguments_are_rejected(args: Any, message: str) -> None:
     document = configuration(pluginConfig=[{"name": "sticky", "args": args}])
 
-    assert said in complaint(document)
+    assert message in startup_error(document)
     assert not VALIDATOR.is_valid(document)
 
 
-# --- what is accepted --------------------------------------------------------------------------
+# --- accepted configurations -------------------------------------------------------------------
 
 
 def examples() -> Iterator[Any]:
-    """Give the files on the pages; that of how-to/write-a-plugin.md names one that is not ours."""
+    """Yield the files in docs/, except for how-to/write-a-plugin.md, whose plugin is not ours."""
     for page in sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs/how-to/write-a-plugin.md"}):
         text = page.read_text(encoding="utf-8")
         for number, found in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
@@ -145,21 +145,21 @@ def examples() -> Iterator[Any]:
     "text",
     [
         *examples(),
-        pytest.param(HEAD, id="nothing but defaults"),
-        pytest.param(HEAD + "profiles: [{}]", id="a profile of defaults"),
+        pytest.param(HEAD, id="defaults"),
+        pytest.param(HEAD + "profiles: [{}]", id="default profile"),
         pytest.param(HEAD + "profiles: [{schedulerName: a}, {}]", id="two profiles"),
         pytest.param(
             HEAD + "profiles: [{plugins: {disabled: [{name: '*'}], enabled: [{name: delay}]}}]",
-            id="a plugin at another place",
+            id="reordered plugin",
         ),
-        pytest.param(HEAD + config_cases.of_delay("maxDelay: 1.5h"), id="a duration"),
+        pytest.param(HEAD + config_cases.of_delay("maxDelay: 1.5h"), id="duration"),
         pytest.param(HEAD + config_cases.of_delay("annotations: [a.b/c, d]"), id="annotations"),
     ],
 )
-def test_what_the_start_accepts_the_schema_accepts(text: str) -> None:
+def test_schema_accepts_what_startup_accepts(text: str) -> None:
     document = yaml.safe_load(text)
 
-    assert complaint(document) == ""
+    assert startup_error(document) == ""
     VALIDATOR.validate(document)
 
 
@@ -192,7 +192,7 @@ full_rules = st.builds(
 JUNK: list[Any] = [None, "", "x", "a b", "*", "Exists", "In", "1h", 0, -1, 1.5, True, [], ["x"], {}]
 
 
-right = st.builds(
+valid_configurations = st.builds(
     lambda found: configuration(
         schedulerName="a",
         plugins={"enabled": [{"name": "delay"}], "disabled": [{"name": "*"}]},
@@ -203,7 +203,9 @@ right = st.builds(
     ),
     full_rules,
 )
-nearly_right = with_mistakes(right, junk=JUNK, keys=["x", "label", "values", "name"])
+configurations_with_mistakes = with_mistakes(
+    valid_configurations, junk=JUNK, keys=["x", "label", "values", "name"]
+)
 
 BEYOND = (
     "no node can meet",
@@ -215,21 +217,21 @@ BEYOND = (
 """Errors at startup that a schema cannot express."""
 
 
-@given(nearly_right)
-def test_start_and_schema_agree_about_files_with_mistakes(document: Any) -> None:
-    said = complaint(document)
+@given(configurations_with_mistakes)
+def test_startup_and_schema_agree_on_files_with_mistakes(document: Any) -> None:
+    message = startup_error(document)
     valid = VALIDATOR.is_valid(document)
 
-    assert said.isprintable()
-    assert valid or said, "the schema refuses what a start accepts"
-    assert not valid or not said or any(one in said for one in BEYOND), said
+    assert message.isprintable()
+    assert valid or message, "the schema rejects what startup accepts"
+    assert not valid or not message or any(one in message for one in BEYOND), message
 
 
 names = st.text("aZ09-_./ ", max_size=8) | st.text("a-._", min_size=60, max_size=66)
 
 
 @given(names)
-def test_patterns_are_what_the_code_checks(text: str) -> None:
+def test_schema_patterns_match_the_code(text: str) -> None:
     accepted: dict[Callable[[str], bool], Any] = {
         syntax.is_qualified_name: arg_types.Key,
         syntax.is_label_value: arg_types.LabelValue,
@@ -240,7 +242,7 @@ def test_patterns_are_what_the_code_checks(text: str) -> None:
         assert bool(re.search(pattern, text)) == check(text), check
 
 
-# --- plugins of others -------------------------------------------------------------------------
+# --- third-party plugins -----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -251,16 +253,20 @@ def test_patterns_are_what_the_code_checks(text: str) -> None:
             {"pluginConfig": [{"name": "extra", "args": {"must": 5}}]}, True, id="configured"
         ),
         pytest.param(
-            {"pluginConfig": [{"name": "extra", "args": {"must": "x"}}]}, False, id="a wrong type"
+            {"pluginConfig": [{"name": "extra", "args": {"must": "x"}}]}, False, id="wrong type"
         ),
-        pytest.param({"pluginConfig": [{"name": "extra", "args": {}}]}, False, id="one is missing"),
-        pytest.param({"pluginConfig": [{"name": "extra"}]}, False, id="all are missing"),
         pytest.param(
-            {"pluginConfig": [{"name": "delay", "args": {"must": 5}}]}, False, id="another's"
+            {"pluginConfig": [{"name": "extra", "args": {}}]}, False, id="missing argument"
+        ),
+        pytest.param({"pluginConfig": [{"name": "extra"}]}, False, id="no arguments"),
+        pytest.param(
+            {"pluginConfig": [{"name": "delay", "args": {"must": 5}}]},
+            False,
+            id="another plugin's argument",
         ),
     ],
 )
-def test_plugins_of_others_bring_their_arguments(profile: Any, accepted: bool) -> None:
+def test_third_party_plugins_extend_the_schema(profile: Any, accepted: bool) -> None:
     document = configuration(**profile)
 
     assert Draft202012Validator(schema.schema(WITH_OTHERS)).is_valid(document) == accepted

@@ -59,7 +59,7 @@ KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
 
 
-class Told(events.EventSink):
+class FakeRecorder(events.EventSink):
     full = False
 
     def __init__(self) -> None:
@@ -73,16 +73,16 @@ class Told(events.EventSink):
 
 
 class World:
-    """A controller without threads, on a clock that stands until the test moves it.
+    """A controller without threads, on a clock that only the test advances.
 
-    Local time is seconds since the pods' creation, by a server whose clock is known exactly.
+    Local time is seconds since the pods were created. The server's clock is known exactly.
     """
 
     def __init__(
         self,
         *pods: dict[str, Any],
         synced: bool = True,
-        knows_time: bool = True,
+        clock_known: bool = True,
         decider: ReleaseDecider | None = None,
         metrics: ControllerMetrics | None = None,
         begin: Callable[..., bool] | None = None,
@@ -92,7 +92,7 @@ class World:
         self.api = FakeApi(*pods)
         self.clock = ServerClock()
         self.metrics = metrics or ControllerMetrics()
-        self.told = Told()
+        self.recorder = FakeRecorder()
         self.pool = ThreadPool()
         self.waits = Impatient()
         self.controller = ReleaseController(
@@ -100,62 +100,63 @@ class World:
             decider or make_decider(),
             self.clock,
             self.metrics,
-            recorder=self.told,
+            recorder=self.recorder,
             leading=lambda: self.leads,
             now=lambda: self.local,
             begin=begin,
         )
         self.controller._loop.changed = self.controller._changed = self.waits
-        if knows_time:
-            self.hear(CREATED_S)
+        if clock_known:
+            self.sync_clock(CREATED_S)
         if synced:
             self.sync()
 
-    def hear(self, date: float) -> None:
+    def sync_clock(self, date: float) -> None:
         self.clock.observe(sent=self.local, received=self.local, date=date)
 
-    def move(self, seconds: float) -> None:
-        """Let time pass; the server is asked for its own at the end."""
+    def advance(self, seconds: float) -> None:
+        """Advance local time; at a full second, read the server clock."""
         self.local += seconds
         if self.local == int(self.local):
-            self.hear(CREATED_S + self.local)
+            self.sync_clock(CREATED_S + self.local)
 
     def sync(self) -> None:
         self.controller.on_sync([Pod.of(pod) for pod in self.api.pods.values()])
         self.freeze()
 
     def freeze(self, **reasons: str) -> None:
-        """Have all namespaces listed, of which these are frozen."""
+        """List the namespaces, with freeze reasons by name."""
         self.controller.freeze_watch.on_sync([namespace(*each) for each in reasons.items()])
 
-    def tell(self, key: ObjectKey = KEY) -> None:
+    def deliver(self, key: ObjectKey = KEY) -> None:
+        """Deliver the pod's current state, as the watch does."""
         self.controller.on_update(Pod.of(self.api.pods[key]))
 
     def allow(self, plugin: str) -> None:
-        """Have a plugin let the pod go; the watch reports what that wrote."""
+        """Allow the release on behalf of a plugin, and deliver the resulting update."""
         self.controller.allow(KEY, plugin)
-        self.tell()
+        self.deliver()
 
-    def turn(self) -> float:
-        """Do one turn of the loop without carrying anything out; gives how long it would sleep."""
+    def dispatch(self) -> float:
+        """Run the loop once without running its jobs, and return its sleep time in seconds."""
         self.controller._loop._dispatch(self.pool)
         return self.waits.waits[-1]
 
-    def work(self) -> None:
+    def run_jobs(self) -> None:
         jobs, self.pool.jobs = self.pool.jobs, []
         for job in jobs:
             job()
 
     def settle(self) -> None:
-        """Turn and work until nothing more is to be done now."""
-        self.turn()
+        """Dispatch and run jobs until none is left."""
+        self.dispatch()
         while self.pool.jobs:
-            self.work()
-            self.turn()
+            self.run_jobs()
+            self.dispatch()
 
     def run(self, seconds: float) -> None:
-        """Let time pass, and do what is then due."""
-        self.move(seconds)
+        """Advance time, then settle."""
+        self.advance(seconds)
         self.settle()
 
     @property
@@ -167,9 +168,9 @@ class World:
 
 
 def namespace(name: str, reason: str | None, until: str | None = None) -> ApiObject:
-    found = {FREEZE: reason, FREEZE_UNTIL: until}
-    kept = {key: value for key, value in found.items() if value is not None}
-    return ApiObject(Metadata(name=name, annotations=kept))
+    values = {FREEZE: reason, FREEZE_UNTIL: until}
+    annotations = {key: value for key, value in values.items() if value is not None}
+    return ApiObject(Metadata(name=name, annotations=annotations))
 
 
 def pods(**delays: str) -> list[dict[str, Any]]:
@@ -179,26 +180,26 @@ def pods(**delays: str) -> list[dict[str, Any]]:
     ]
 
 
-def one(delay: str = "15") -> World:
+def single_pod_world(delay: str = "15") -> World:
     return World(held({"delay": delay, HELD_ANNOTATION: f"delay={delay}s"}))
 
 
-# --- standing by -------------------------------------------------------------------------------
+# --- leadership --------------------------------------------------------------------------------
 
 
-def test_who_does_not_lead_knows_all_and_does_nothing() -> None:
+def test_standby_tracks_pods_but_releases_nothing() -> None:
     world = World(*pods(soon="15", later="1h"), synced=False)
     world.leads = False
     world.sync()
-    world.move(20)
-    assert world.turn() == LONGEST_WAIT
+    world.advance(20)
+    assert world.dispatch() == LONGEST_WAIT
     assert world.pool.jobs == []
-    assert world.told.events == []
+    assert world.recorder.events == []
     assert world.metric("held_pods") == 2
     assert world.controller.synced
 
 
-def test_who_begins_to_lead_releases_what_is_overdue_at_once() -> None:
+def test_new_leader_releases_overdue_pods_at_once() -> None:
     world = World(*pods(b="15", a="10", later="1h"))
     world.leads = False
     world.run(20)
@@ -207,13 +208,13 @@ def test_who_begins_to_lead_releases_what_is_overdue_at_once() -> None:
     assert world.released == ["a", "b"]
 
 
-def test_who_leads_no_more_leaves_what_was_handed_out() -> None:
+def test_former_leader_does_not_start_queued_releases() -> None:
     world = World(*pods(a="15"))
-    world.move(20)
-    world.turn()
-    world.leads = False  # the process stood still meanwhile
-    world.work()
-    assert world.turn() == LONGEST_WAIT
+    world.advance(20)
+    world.dispatch()
+    world.leads = False  # as after a pause of the process
+    world.run_jobs()
+    assert world.dispatch() == LONGEST_WAIT
     assert world.released == []
 
     world.leads = True
@@ -221,21 +222,21 @@ def test_who_leads_no_more_leaves_what_was_handed_out() -> None:
     assert world.released == ["a"]
 
 
-def test_lead_that_is_lost_while_a_plugin_is_asked_ends_the_release() -> None:
-    def lose(_pod: Pod) -> Result:
+def test_leadership_lost_during_plugin_call_aborts_release() -> None:
+    def lose_leadership(_pod: Pod) -> Result:
         world.leads = False
         return success(SetAnnotation("a", "b"))
 
-    world = World(*pods(a="15"), decider=decider_of(make_delay(), Tightening(lose)))
+    world = World(*pods(a="15"), decider=decider_of(make_delay(), Tightening(lose_leadership)))
     world.run(20)
     assert world.released == []
 
 
-# --- on time -----------------------------------------------------------------------------------
+# --- due times ---------------------------------------------------------------------------------
 
 
 def test_nothing_is_released_early() -> None:
-    world = one()
+    world = single_pod_world()
     world.run(14.999)
     assert world.api.gates(KEY) == [GATE]
 
@@ -243,82 +244,83 @@ def test_nothing_is_released_early() -> None:
     assert world.api.gates(KEY) == []
 
 
-def test_loop_sleeps_until_the_next_pod_is_due_and_no_longer() -> None:
-    world = one()
-    assert world.turn() == LONGEST_WAIT
+def test_loop_sleeps_until_next_due_time() -> None:
+    world = single_pod_world()
+    assert world.dispatch() == LONGEST_WAIT
 
-    world.move(14.5)
-    passed = world.clock.lower_bound(world.local)
-    assert passed is not None
-    assert pytest.approx(CREATED_S + 15 - passed) == world.turn()
+    world.advance(14.5)
+    server_time = world.clock.lower_bound(world.local)
+    assert server_time is not None
+    assert pytest.approx(CREATED_S + 15 - server_time) == world.dispatch()
 
 
-def test_nothing_is_released_while_the_servers_clock_is_unknown() -> None:
-    world = World(*pods(a="0"), knows_time=False)
+def test_nothing_is_released_while_server_clock_is_unknown() -> None:
+    world = World(*pods(a="0"), clock_known=False)
 
-    assert world.turn() == LONGEST_WAIT
+    assert world.dispatch() == LONGEST_WAIT
     assert world.pool.jobs == []
     assert world.metric("overdue_pods") == 0
     assert world.metric("clock_uncertainty_seconds") == math.inf
 
 
 @pytest.mark.parametrize("step", [-3_600.0, 3_600.0], ids=["back", "forward"])
-def test_releases_follow_the_servers_clock_where_it_is_set(step: float) -> None:
+def test_releases_follow_server_clock_steps(step: float) -> None:
     world = World(*pods(soon="15", later="2h"))
-    world.move(10)
-    world.hear(CREATED_S + 10 + step)
-    for _ in range(11):  # a clock that is ahead has to be confirmed
+    world.advance(10)
+    world.sync_clock(CREATED_S + 10 + step)
+    for _ in range(11):  # a forward step needs to be confirmed
         world.local += 1
-        world.hear(CREATED_S + world.local + step)
+        world.sync_clock(CREATED_S + world.local + step)
         world.settle()
 
     assert (["soon"] if step > 0 else []) == world.released
 
 
-def test_no_more_releases_of_one_namespace_are_under_way_than_it_may_have() -> None:
+def test_in_flight_releases_per_namespace_are_limited() -> None:
     world = World(*pods(**{f"p{number:02}": str(number) for number in range(99)}))
-    under_way: list[int] = []
+    in_flight: list[int] = []
 
-    def look() -> None:
-        assert world.turn() == LONGEST_WAIT
-        under_way.append(world.controller._scheduler.in_flight)
+    def count_in_flight() -> None:
+        assert world.dispatch() == LONGEST_WAIT
+        in_flight.append(world.controller._scheduler.in_flight)
 
-    world.move(120)
-    world.api.before("PATCH", *[look] * 50)
+    world.advance(120)
+    world.api.before("PATCH", *[count_in_flight] * 50)
     world.settle()
     growing = range(module.FIRST_OF_ONE, module.WORKERS_OF_ONE)
-    assert under_way == [*growing, *[module.WORKERS_OF_ONE] * (50 - len(growing))]
+    assert in_flight == [*growing, *[module.WORKERS_OF_ONE] * (50 - len(growing))]
     assert len(set(world.released)) == len(world.released) == 99
 
 
-def test_no_more_releases_are_under_way_than_there_are_threads() -> None:
-    world = burst()
+def test_in_flight_releases_do_not_exceed_workers() -> None:
+    world = saturated_world()
     assert len(world.pool.jobs) == module.WORKERS
 
 
-def test_who_has_released_a_pod_takes_the_next_that_is_due() -> None:
+def test_worker_takes_next_due_pod_after_release() -> None:
     world = World(*pods(**{f"p{number:02}": str(number) for number in range(99)}))
-    world.move(60)
-    world.turn()
-    world.work()
+    world.advance(60)
+    world.dispatch()
+    world.run_jobs()
 
     began = [f"p{number:02}" for number in range(module.FIRST_OF_ONE)]
     behind = [f"p{number:02}" for number in range(module.FIRST_OF_ONE, 61)]
-    assert world.released == [began[0], *behind, *began[1:]]  # in turn, where threads do it at once
+    # sequential here, parallel with real threads
+    assert world.released == [began[0], *behind, *began[1:]]
 
 
-def test_who_has_released_a_pod_takes_no_other_when_the_lead_is_lost() -> None:
+def test_worker_takes_no_pod_after_leadership_is_lost() -> None:
     world = World(*pods(**{f"p{number:02}": "1" for number in range(module.WORKERS + 1)}))
-    world.move(60)
-    world.turn()
+    world.advance(60)
+    world.dispatch()
     world.api.before("PATCH", lambda: setattr(world, "leads", False))
     world.pool.jobs[1:] = []
-    world.work()
+    world.run_jobs()
 
     assert world.released == ["p00"]
 
 
-def test_pods_that_are_not_ours_are_left_alone() -> None:
+def test_pods_without_holdfast_gates_are_ignored() -> None:
     world = World(make_pod({"delay": "0"}, name="free"), make_pod(gates=["a.io/b"], name="another"))
     world.run(60)
 
@@ -326,7 +328,7 @@ def test_pods_that_are_not_ours_are_left_alone() -> None:
     assert world.metric("held_pods") == 0
 
 
-# --- changes while it waits --------------------------------------------------------------------
+# --- changes to held pods ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -335,30 +337,30 @@ def test_pods_that_are_not_ours_are_left_alone() -> None:
         pytest.param({"delay": "30"}, 30, id="longer"),
         pytest.param({"delay": "5"}, 5, id="shorter"),
         pytest.param({"delay": None}, 0, id="removed"),
-        pytest.param({"delay": "soon"}, 15, id="unreadable"),
+        pytest.param({"delay": "soon"}, 15, id="invalid"),
         pytest.param({"delay": "0"}, 0, id="zero"),
     ],
 )
-def test_change_of_the_annotation_is_followed(annotations: dict[str, Any], due: int) -> None:
-    world = one()
+def test_changed_delay_changes_due_time(annotations: dict[str, Any], due: int) -> None:
+    world = single_pod_world()
     world.api.annotate(KEY, **annotations)
-    world.tell()
+    world.deliver()
     if due:
         world.run(due - 1)
         assert world.api.gates(KEY) == [GATE]
-        world.move(1)
+        world.advance(1)
     world.settle()
 
     assert world.api.gates(KEY) == []
 
 
 @pytest.mark.parametrize("how", ["ungated", "deleted", "not listed"])
-def test_pod_that_is_no_longer_held_is_forgotten(how: str) -> None:
+def test_pod_no_longer_held_is_forgotten(how: str) -> None:
     world = World(*pods(a="15", b="15"))
     gone = ("default", "a")
     if how == "ungated":
         world.api.put_pod(make_pod({"delay": "15"}, name="a"))
-        world.tell(gone)
+        world.deliver(gone)
     elif how == "deleted":
         world.controller.on_delete(Pod.of(world.api.pods[gone]))
     else:
@@ -369,17 +371,17 @@ def test_pod_that_is_no_longer_held_is_forgotten(how: str) -> None:
     assert world.released == ["b"]
 
 
-# --- changes that cross a release --------------------------------------------------------------
+# --- changes during a release ------------------------------------------------------------------
 
 
-def crossing(change: Callable[[World], None]) -> World:
-    """Let a pod become due and be handed out, change it, and only then carry the release out."""
-    world = one()
-    world.move(15)
-    world.turn()
+def change_during_release(change: Callable[[World], None]) -> World:
+    """Queue the release of a due pod, change the pod, then run the release."""
+    world = single_pod_world()
+    world.advance(15)
+    world.dispatch()
     assert len(world.pool.jobs) == 1
     change(world)
-    world.work()
+    world.run_jobs()
     world.settle()
     return world
 
@@ -388,7 +390,7 @@ def recreate(delay: str) -> Callable[[World], None]:
     def act(world: World) -> None:
         world.controller.on_delete(Pod.of(world.api.pods[KEY]))
         world.api.put_pod(held({"delay": delay}, uid="another"))
-        world.tell()
+        world.deliver()
 
     return act
 
@@ -399,7 +401,7 @@ def lengthen_unseen(world: World) -> None:
 
 def lengthen(world: World) -> None:
     lengthen_unseen(world)
-    world.tell()
+    world.deliver()
 
 
 @pytest.mark.parametrize(
@@ -407,8 +409,8 @@ def lengthen(world: World) -> None:
     [lengthen, lengthen_unseen, recreate("1h")],
     ids=["lengthened", "lengthened before the watch reported it", "recreated"],
 )
-def test_pod_that_may_only_go_later_after_all_is_kept(change: Callable[[World], None]) -> None:
-    world = crossing(change)
+def test_pod_postponed_during_release_stays_held(change: Callable[[World], None]) -> None:
+    world = change_during_release(change)
     assert world.api.gates(KEY) == [GATE]
 
     world.run(3_584)
@@ -418,19 +420,19 @@ def test_pod_that_may_only_go_later_after_all_is_kept(change: Callable[[World], 
     assert world.api.gates(KEY) == []
 
 
-def test_new_pod_of_the_same_name_that_is_due_is_released_as_well() -> None:
-    world = crossing(recreate("5"))
+def test_due_pod_recreated_during_release_is_released() -> None:
+    world = change_during_release(recreate("5"))
 
     assert world.api.gates(KEY) == []
     assert len(world.released) == 2
 
 
-def test_pod_that_is_deleted_meanwhile_is_nobodys_trouble() -> None:
+def test_pod_deleted_during_release_is_not_an_error() -> None:
     def delete(world: World) -> None:
         world.controller.on_delete(Pod.of(world.api.pods[KEY]))
         world.api.delete(KEY)
 
-    world = crossing(delete)
+    world = change_during_release(delete)
 
     assert world.metric("releases_total", outcome="gone") == 1
     assert world.metric("held_pods") == 0
@@ -439,8 +441,8 @@ def test_pod_that_is_deleted_meanwhile_is_nobodys_trouble() -> None:
 # --- failures ----------------------------------------------------------------------------------
 
 
-def test_server_that_asks_to_wait_is_heard() -> None:
-    world = one()
+def test_retry_after_is_honoured() -> None:
+    world = single_pod_world()
     world.api.before("PATCH", raising(status_error(429, retry_after=29.0)))
     world.run(15)
     world.run(28)
@@ -460,64 +462,66 @@ def test_one_bad_pod_does_not_delay_another() -> None:
     assert [] == world.api.gates(("default", "good")) == world.api.gates(("default", "better"))
 
 
-def in_namespace(namespace: str, *found: dict[str, Any]) -> list[dict[str, Any]]:
+def move_to_namespace(namespace: str, *found: dict[str, Any]) -> list[dict[str, Any]]:
     return [{**one, "metadata": {**one["metadata"], "namespace": namespace}} for one in found]
 
 
-def burst() -> World:
-    """Give a world in which pods are due in more namespaces than there are threads for."""
+def saturated_world() -> World:
+    """Return a world with due pods in more namespaces than the workers can serve."""
     found = pods(**{f"p{number:02}": "1" for number in range(30)})
     spaces = [f"space-{number}" for number in range(1 + module.WORKERS // module.FIRST_OF_ONE)]
-    world = World(*[one for space in spaces for one in in_namespace(space, *found)])
-    world.move(60)
-    world.turn()
+    world = World(*[one for space in spaces for one in move_to_namespace(space, *found)])
+    world.advance(60)
+    world.dispatch()
     return world
 
 
-def hang(world: World) -> None:
-    """Have the next release hang for a while, and fail."""
+def hang_next_release(world: World) -> None:
+    """Make the next release hang, then fail."""
 
-    def hangs() -> None:
-        world.move(SLOW_SECONDS)
+    def hang_and_fail() -> None:
+        world.advance(SLOW_SECONDS)
         raise unreachable()
 
-    world.api.before("PATCH", hangs)
+    world.api.before("PATCH", hang_and_fail)
 
 
-def crowded(*others: dict[str, Any], namespaces: tuple[str, ...] = ("bad",)) -> World:
-    """Give a world at second 40: very many pods of some namespaces are due, one each has hung."""
-    crowd = pods(first="10", **{f"bad-{number:03}": "30" for number in range(200)})
-    world = World(*[one for space in namespaces for one in in_namespace(space, *crowd)], *others)
-    world.move(10)
-    world.turn()
+def hanging_world(*others: dict[str, Any], namespaces: tuple[str, ...] = ("bad",)) -> World:
+    """Return a world at second 40: some namespaces have 200 due pods, and one that hung."""
+    many = pods(first="10", **{f"bad-{number:03}": "30" for number in range(200)})
+    world = World(
+        *[one for space in namespaces for one in move_to_namespace(space, *many)], *others
+    )
+    world.advance(10)
+    world.dispatch()
     jobs, world.pool.jobs = world.pool.jobs, []
     for job in jobs:
-        hang(world)
+        hang_next_release(world)
         job()
-    world.move(40 - world.local)
+    world.advance(40 - world.local)
     return world
 
 
-def test_pods_of_one_namespace_leave_others_a_way_at_once() -> None:
-    """Before any of them is known to hang."""
-    crowd = {f"bad-{number:03}": "20" for number in range(200)}
-    world = World(*in_namespace("bad", *pods(**crowd)), *pods(good="25"))
-    world.move(21)
-    world.turn()
+def test_busy_namespace_does_not_block_other_namespaces() -> None:
+    """This holds before any release is known to hang."""
+    many = {f"bad-{number:03}": "20" for number in range(200)}
+    world = World(*move_to_namespace("bad", *pods(**many)), *pods(good="25"))
+    world.advance(21)
+    world.dispatch()
     assert len(world.pool.jobs) == module.FIRST_OF_ONE
-    world.move(5)
-    world.turn()
+    world.advance(5)
+    world.dispatch()
     assert len(world.pool.jobs) == module.FIRST_OF_ONE + 1
     world.pool.jobs.pop()()
     assert world.released == ["good"]
 
 
-def test_namespaces_that_hang_leave_others_a_way() -> None:
-    world = crowded(*pods(good="35"), namespaces=("bad", "worse", "worst", "vile", "vilest"))
-    world.turn()
+def test_hanging_namespaces_do_not_block_other_namespaces() -> None:
+    world = hanging_world(*pods(good="35"), namespaces=("bad", "worse", "worst", "vile", "vilest"))
+    world.dispatch()
 
     assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
-    assert world.turn() <= LONGEST_WAIT
+    assert world.dispatch() <= LONGEST_WAIT
     assert len(world.pool.jobs) == module.WORKERS_OF_ONE + 1
     before = len(world.released)
     world.pool.jobs.pop()()
@@ -527,30 +531,30 @@ def test_namespaces_that_hang_leave_others_a_way() -> None:
     assert world.metric("releases_total", outcome="released") == 1006
 
 
-def test_what_hangs_does_not_keep_events_waiting() -> None:
-    world = crowded()
-    world.turn()
+def test_hanging_namespace_does_not_saturate_controller() -> None:
+    world = hanging_world()
+    world.dispatch()
     assert len(world.pool.jobs) == module.FIRST_OF_ONE
     assert not world.controller.saturated
-    assert burst().controller.saturated
+    assert saturated_world().controller.saturated
 
 
-def test_that_releases_of_a_namespace_take_long_is_told_once(
+def test_slow_namespace_is_logged_once(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world = crowded()
+    world = hanging_world()
     world.settle()
-    (told,) = [one for one in caplog.messages if "took" in one]
-    assert told == (
+    (message,) = [line for line in caplog.messages if "took" in line]
+    assert message == (
         "release: an attempt in namespace bad took 2.0 s; the namespace counts as slow until no "
         "attempt has for 90 s, and has fewer workers; look for an admission webhook that hangs"
     )
 
 
-def test_try_after_one_that_hung_has_the_time_that_webhooks_may_take() -> None:
-    world = one()
+def test_retry_after_hang_uses_slow_admission_timeout() -> None:
+    world = single_pod_world()
     world.api.before("PATCH", raising(unreachable()))
-    hang(world)
+    hang_next_release(world)
     world.run(15)
     for _ in range(2):
         world.run(2)
@@ -558,23 +562,23 @@ def test_try_after_one_that_hung_has_the_time_that_webhooks_may_take() -> None:
     assert world.api.patience("PATCH") == [RELEASE_TIMEOUT, RELEASE_TIMEOUT, SLOW_ADMISSION_TIMEOUT]
 
 
-def test_failed_release_of_a_deleted_pod_leaves_nothing_to_retry() -> None:
-    world = one()
+def test_failed_release_of_deleted_pod_is_not_retried() -> None:
+    world = single_pod_world()
     world.api.before("PATCH", raising(unreachable()))
-    world.move(15)
-    world.turn()
+    world.advance(15)
+    world.dispatch()
     world.controller.on_delete(Pod.of(world.api.pods[KEY]))
-    world.work()
+    world.run_jobs()
 
     assert world.controller._scheduler._backoff.next_at() == math.inf
 
 
-def test_worker_that_dies_ends_the_controller(caplog: pytest.LogCaptureFixture) -> None:
-    world = one()
+def test_worker_crash_stops_controller(caplog: pytest.LogCaptureFixture) -> None:
+    world = single_pod_world()
     world.api.before("PATCH", raising(ZeroDivisionError()))
-    world.move(15)
-    world.turn()
-    world.work()
+    world.advance(15)
+    world.dispatch()
+    world.run_jobs()
     ended = threading.Event()
     threads = ThreadGroup(on_failure=ended.set)
     threads.add("release", world.controller._loop.run)
@@ -585,15 +589,15 @@ def test_worker_that_dies_ends_the_controller(caplog: pytest.LogCaptureFixture) 
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
 
 
-def test_pod_that_no_calendar_has_a_time_for_is_held() -> None:
+def test_pod_with_unrepresentable_due_time_is_held() -> None:
     world = World(*pods(endless=str(2**63 - 1), good="1"))
     world.run(1)
 
     assert world.released == ["good"]
 
 
-def paced(number: int, *plugins: Plugin) -> World:
-    """Have so many pods of one owner held by a pace of 1."""
+def paced_world(number: int, *plugins: Plugin) -> World:
+    """Return a world with `number` pods of one owner, held by a pace of 1."""
     handle = Handle()
     owner = owner_of("ReplicaSet", "web", "rs-1", api_version="apps/v1")
     pods = [
@@ -622,9 +626,9 @@ def paced(number: int, *plugins: Plugin) -> World:
     "plugins", [(), (Tightening(lambda _: success(SetAnnotation("a", "b"))),)], ids=["", "edits"]
 )
 @pytest.mark.parametrize("number", [1, 2])
-def test_refused_pods_of_a_pace_back_off(number: int, plugins: Sequence[Plugin]) -> None:
-    """They would call one another for ever."""
-    world = paced(number, *plugins)
+def test_rejected_paced_pods_back_off(number: int, plugins: Sequence[Plugin]) -> None:
+    """Without backoff, they would trigger each other's rechecks in a hot loop."""
+    world = paced_world(number, *plugins)
     world.api.before("PATCH", *[raising(status_error(422))] * 500)
     world.run(1)
     first = number * (1 + len(plugins))
@@ -635,19 +639,19 @@ def test_refused_pods_of_a_pace_back_off(number: int, plugins: Sequence[Plugin])
     assert 5 * first <= len(world.released) <= 12 * first
 
 
-def test_refused_pods_of_a_pace_back_off_however_many_there_are() -> None:
-    """Each of them waits for the slot again between two refusals."""
-    world = paced(15)
+def test_many_rejected_paced_pods_back_off() -> None:
+    """Each pod waits for the slot again between two rejections."""
+    world = paced_world(15)
 
-    def refuse(method: str, _path: str) -> None:
+    def reject_patches(method: str, _path: str) -> None:
         world.local += 0.02
         if method == "PATCH":
             assert len(world.released) < 400
             raise status_error(422)
 
-    world.api.on_request = refuse
+    world.api.on_request = reject_patches
     while world.local < 60:
-        world.turn()
+        world.dispatch()
         if world.pool.jobs:
             world.pool.jobs.pop(0)()
         else:
@@ -663,7 +667,7 @@ def test_metrics() -> None:
     assert world.metric("held_pods") == 2
     assert world.metric("overdue_pods") == 0
 
-    world.move(15)
+    world.advance(15)
     assert world.metric("overdue_pods") == 1
     assert pytest.approx(1.0, abs=0.02) == world.metric("clock_uncertainty_seconds")
 
@@ -674,28 +678,30 @@ def test_metrics() -> None:
     assert world.metric("release_lateness_seconds_sum") == 5
 
 
-def test_events_tell_of_hold_and_release() -> None:
-    world = one()
+def test_hold_and_release_record_events() -> None:
+    world = single_pod_world()
     world.sync()
-    world.tell()
+    world.deliver()
     world.run(16)
 
-    assert world.told.notes("Held") == ["held until 2026-03-01T12:00:15Z by holdfast.dev/delay"]
-    assert world.told.notes("Released") == ["released 1.000 s after its time"]
-    assert not any(event.warning for event in world.told.events)
+    assert world.recorder.notes("Held") == ["held until 2026-03-01T12:00:15Z by holdfast.dev/delay"]
+    assert world.recorder.notes("Released") == ["released 1.000 s after its time"]
+    assert not any(event.warning for event in world.recorder.events)
 
-    world = one()
+    world = single_pod_world()
     world.controller._count_restart("expired")
     world.api.annotate(KEY, delay="1h")
-    world.tell()
-    assert world.told.notes("Held")[-1] == "held until 2026-03-01T13:00:00Z by holdfast.dev/delay"
+    world.deliver()
+    assert (
+        world.recorder.notes("Held")[-1] == "held until 2026-03-01T13:00:00Z by holdfast.dev/delay"
+    )
     assert world.metric("watch_restarts_total", reason="expired") == 1
-    assert waiting_for(Holding(never)).told.notes("Held") == ["held by holdfast.dev/holding"]
+    assert world_held_by(Holding(never)).recorder.notes("Held") == ["held by holdfast.dev/holding"]
 
 
-def test_event_says_that_a_restored_pod_waits_again() -> None:
+def test_event_reports_that_restored_pod_waits_again() -> None:
     world = World(held({"delay": "15"}, labels={"velero.io/restore-name": "monday"}))
-    (note,) = world.told.notes("Held")
+    (note,) = world.recorder.notes("Held")
     assert note == (
         "held until 2026-03-01T12:00:15Z by holdfast.dev/delay: restored from a backup, so it "
         "waits again; to release it now, run: holdfast release web-0"
@@ -718,155 +724,155 @@ def test_event_says_that_a_restored_pod_waits_again() -> None:
         ),
         pytest.param({"deletionTimestamp": "2026-03-01T12:00:05Z"}, 5.0, False, id="deleted"),
         pytest.param({"uid": "another"}, 5.0, False, id="another pod"),
-        pytest.param({}, 14.5, False, id="due soon, by an uncertain clock"),
+        pytest.param({}, 14.5, False, id="due within clock uncertainty"),
         pytest.param({}, 20.0, False, id="due"),
     ],
 )
-def test_gate_that_someone_else_removes_early(
+def test_gate_removed_early_by_another_client(
     changed: dict[str, Any], after: float, *, early: bool, listed: bool
 ) -> None:
-    world = one()
-    world.move(after)
+    world = single_pod_world()
+    world.advance(after)
     pod = world.api.pods[KEY]
     pod["spec"]["schedulingGates"] = []
     pod["metadata"].update(changed)
-    (world.sync if listed else world.tell)()
+    (world.sync if listed else world.deliver)()
     who = "by someone else; the API server's audit log names the user"
-    told = [f"gate removed 9s before its due time {who}"] if early else []
-    assert world.told.notes(events.RELEASED_EARLY) == told
+    notes = [f"gate removed 9s before its due time {who}"] if early else []
+    assert world.recorder.notes(events.RELEASED_EARLY) == notes
     assert world.metric("releases_total", outcome="early") == int(early)
 
 
-def test_of_very_many_in_a_list_only_some_are_told() -> None:
+def test_listed_pods_get_no_event_when_recorder_is_full() -> None:
     world = World(*pods(a="15", b="15"), synced=False)
-    world.told.full = True
+    world.recorder.full = True
     world.sync()
-    assert world.told.events == []
+    assert world.recorder.events == []
     assert world.metric("held_pods") == 2
 
     world.api.annotate(("default", "a"), delay="1h")
-    world.tell(("default", "a"))
-    assert len(world.told.notes("Held")) == 1
+    world.deliver(("default", "a"))
+    assert len(world.recorder.notes("Held")) == 1
 
 
-def test_events_tell_of_a_failure() -> None:
-    world = one()
+def test_failed_release_records_an_event() -> None:
+    world = single_pod_world()
     world.api.before("PATCH", raising(status_error(500)))
     world.run(15)
 
-    (event,) = [one for one in world.told.events if one.reason == "ReleaseFailed"]
+    (event,) = [one for one in world.recorder.events if one.reason == "ReleaseFailed"]
     assert event.warning
     assert event.note == "HTTP 500: scripted; it is retried until it succeeds"
 
 
-def test_events_tell_of_a_problem() -> None:
+def test_invalid_delay_records_warnings() -> None:
     world = World(held({"delay": "soon", HELD_ANNOTATION: "delay=15s"}))
     world.run(15)
 
     problem = "; using annotation holdfast.dev/held instead"
-    assert all(event.warning and event.note.endswith(problem) for event in world.told.events)
-    assert [event.reason for event in world.told.events] == ["Held", "Released"]
+    assert all(event.warning and event.note.endswith(problem) for event in world.recorder.events)
+    assert [event.reason for event in world.recorder.events] == ["Held", "Released"]
 
 
-def test_pod_whose_annotations_were_removed_is_nobodys_fault() -> None:
+def test_pod_without_annotations_is_released_without_warning() -> None:
     world = World(held())
     world.settle()
 
-    (event,) = world.told.events
+    (event,) = world.recorder.events
     problem = "no annotation asks for a hold: released at once"
     assert (event.reason, event.warning) == ("Released", False)
     assert event.note.endswith(f"its time: {problem}")
 
 
-@pytest.mark.parametrize("refused", [False, True], ids=["written", "refused"])
-def test_event_of_a_release_tells_what_plugins_said(refused: bool) -> None:
+@pytest.mark.parametrize("rejected", [False, True], ids=["written", "rejected"])
+def test_release_event_reports_plugin_warning_or_rejected_edits(rejected: bool) -> None:
     def tighten(_pod: Pod) -> Result:
         return success(SetAnnotation("a", "1"), warnings=["mind"])
 
     world = World(held({"delay": "15"}), decider=decider_of(make_delay(), Tightening(tighten)))
-    world.api.before("PATCH", *[raising(status_error(422))] * refused)
+    world.api.before("PATCH", *[raising(status_error(422))] * rejected)
     world.run(16)
 
-    (event,) = [one for one in world.told.events if one.reason == "Released"]
+    (event,) = [one for one in world.recorder.events if one.reason == "Released"]
     problem = "released without what was to be added: HTTP 422: scripted"
     assert event.warning
-    assert event.note == f"released 1.000 s after its time: {problem if refused else 'mind'}"
-    assert ("a" in world.api.pods[KEY]["metadata"]["annotations"]) != refused
+    assert event.note == f"released 1.000 s after its time: {problem if rejected else 'mind'}"
+    assert ("a" in world.api.pods[KEY]["metadata"]["annotations"]) != rejected
 
 
-def test_event_of_a_release_tells_the_pod_as_it_was_released() -> None:
-    world = one()
+def test_release_event_describes_pod_as_released() -> None:
+    world = single_pod_world()
     world.api.annotate(KEY, delay="soon")  # the watch has not delivered this yet
     world.run(16)
 
-    (note,) = world.told.notes("Released")
+    (note,) = world.recorder.notes("Released")
     assert note.startswith("released 1.000 s after its time: annotation delay: ")
     assert note.endswith("; using annotation holdfast.dev/held instead")
 
 
-def test_pod_that_fell_due_while_nobody_watched_is_late() -> None:
+def test_pod_due_before_sync_is_released_late() -> None:
     world = World(*pods(a="15"), synced=False)
-    world.move(60)
+    world.advance(60)
     world.sync()
     world.settle()
 
-    assert world.told.notes("Held") == []
-    assert world.told.notes("Released") == ["released 45.000 s after its time"]
+    assert world.recorder.notes("Held") == []
+    assert world.recorder.notes("Released") == ["released 45.000 s after its time"]
 
 
-def test_pod_that_its_plugin_releases_is_not_late() -> None:
-    world = waiting_for(Holding(never))
-    world.move(3_600)
+def test_pod_released_by_plugin_is_not_late() -> None:
+    world = world_held_by(Holding(never))
+    world.advance(3_600)
     world.allow("holding")
     world.settle()
 
-    assert world.told.notes("Released") == ["released 0.000 s after its time"]
+    assert world.recorder.notes("Released") == ["released 0.000 s after its time"]
     assert world.metric("release_lateness_seconds_sum") == 0
 
 
-# --- held pods, as plugins see them ------------------------------------------------------------
+# --- held pods seen by plugins -----------------------------------------------------------------
 
 
-def waiting_for(*plugins: Holding, delay: str | None = None) -> World:
-    """Hold one pod by these plugins, and by a delay where one is named."""
+def world_held_by(*plugins: Holding, delay: str | None = None) -> World:
+    """Return a world with one pod held by these plugins, and by the delay if given."""
     gates = [plugin.gate for plugin in plugins]
     found: list[Plugin] = [make_delay(), *plugins]
     pod = held({"delay": delay} if delay else {}, gates=[GATE, *gates] if delay else gates)
     return World(pod, decider=decider_of(*found))
 
 
-def test_event_says_who_approved_a_pod() -> None:
+def test_release_event_names_the_approver() -> None:
     marks = {"holdfast.dev/approval": "release 2.4", "holdfast.dev/approved-by": "jane"}
     world = World(held(marks, gates=["holdfast.dev/approval"]))
     world.run(5)
-    (note,) = world.told.notes("Released")
+    (note,) = world.recorder.notes("Released")
     assert note == "released: approved by jane"
 
 
-def test_event_names_no_approver_of_a_pod_that_was_created_with_gate_and_name() -> None:
+def test_release_event_omits_approver_without_approval_annotation() -> None:
     world = World(held({"holdfast.dev/approved-by": "boss"}, gates=["holdfast.dev/approval"]))
     world.run(5)
-    (note,) = world.told.notes("Released")
+    (note,) = world.recorder.notes("Released")
     assert "boss" not in note
 
 
 APPROVAL = "holdfast.dev/approval"
 
 
-def waiting_for_approval(**marks: str) -> World:
+def world_awaiting_approval(**marks: str) -> World:
     return World(held({APPROVAL: "x", **marks}, gates=[APPROVAL]), synced=False)
 
 
-def test_event_names_the_plugin_once_and_follows_the_reason() -> None:
-    world = waiting_for_approval()
+def test_held_event_names_plugin_once_and_follows_reason() -> None:
+    world = world_awaiting_approval()
     world.sync()
     marks = world.api.pods[KEY]["metadata"]["annotations"]
     marks["holdfast.dev/denied-by"] = "lee"
-    world.tell()
-    world.tell()
+    world.deliver()
+    world.deliver()
     marks["holdfast.dev/denied-reason"] = "not today"
-    world.tell()
-    assert world.told.notes("Held") == [
+    world.deliver()
+    assert world.recorder.notes("Held") == [
         f"held by {APPROVAL}: x",
         f"held by {APPROVAL}: denied by lee",
         f"held by {APPROVAL}: denied by lee: not today",
@@ -883,57 +889,57 @@ def test_event_names_the_plugin_once_and_follows_the_reason() -> None:
         pytest.param({"delay": "1h"}, [GATE], "until ", id="delay"),
     ],
 )
-def test_event_names_the_time_of_a_delay_with_other_holds(
+def test_held_event_names_due_time_alongside_other_holds(
     annotations: dict[str, str], gates: list[str], until: str
 ) -> None:
     world = World(held(annotations, gates=gates))
-    (note,) = world.told.notes("Held")
+    (note,) = world.recorder.notes("Held")
     assert note.startswith(f"held {until}2026-03-01T13:00:00Z by holdfast.dev/delay")
 
 
 @pytest.mark.parametrize("key", [APPROVAL, "holdfast.dev/window"])
-def test_removed_annotation_is_no_warning(key: str) -> None:
+def test_removed_annotation_is_not_a_warning(key: str) -> None:
     world = World(held({}, gates=[key]))
     world.settle()
-    (event,) = world.told.events
+    (event,) = world.recorder.events
     assert (event.reason, event.warning) == ("Released", False)
     assert f"annotation {key} was removed" in event.note
 
 
 @pytest.mark.parametrize(
-    ("marks", "told"),
+    ("marks", "early"),
     [
         pytest.param({}, True, id="waiting"),
         pytest.param({"holdfast.dev/denied-by": "lee"}, True, id="denied"),
-        pytest.param({"holdfast.dev/approved-by": "jane"}, False, id="approved meanwhile"),
-        pytest.param({"holdfast.dev/allowed": "approval"}, False, id="allowed meanwhile"),
+        pytest.param({"holdfast.dev/approved-by": "jane"}, False, id="approved"),
+        pytest.param({"holdfast.dev/allowed": "approval"}, False, id="allowed"),
     ],
 )
-def test_release_of_a_pod_without_its_approval(marks: dict[str, str], *, told: bool) -> None:
-    world = waiting_for_approval()
+def test_release_without_approval_is_early(marks: dict[str, str], *, early: bool) -> None:
+    world = world_awaiting_approval()
     world.sync()
     pod = world.api.pods[KEY]
     pod["spec"]["schedulingGates"] = []
     released = {RELEASED_ANNOTATION: "2026-03-01T12:00:05Z"}
     pod["metadata"]["annotations"].update({**marks, **released})
-    world.tell()
-    assert len(world.told.notes(events.RELEASED_EARLY)) == told
-    assert world.told.notes(events.RELEASED) == []  # a leader may have released it, too
+    world.deliver()
+    assert len(world.recorder.notes(events.RELEASED_EARLY)) == early
+    assert world.recorder.notes(events.RELEASED) == []  # the leader may have released it
 
 
 @pytest.mark.parametrize("after", [5.0, 20.0], ids=["early", "due"])
-def test_release_by_a_user_has_an_event_without_a_name(after: float) -> None:
-    world = one()
-    world.move(after)
+def test_early_release_by_user_records_an_event(after: float) -> None:
+    world = single_pod_world()
+    world.advance(after)
     pod = world.api.pods[KEY]
     pod["spec"]["schedulingGates"] = []
     pod["metadata"]["annotations"][RELEASED_ANNOTATION] = "2026-03-01T12:00:05Z"
-    world.tell()
+    world.deliver()
     note = (
         "released 9s before its due time at a user's request; the API server's audit log names "
         "the user"
     )
-    assert world.told.notes(events.RELEASED) == ([note] if after < 15 else [])
+    assert world.recorder.notes(events.RELEASED) == ([note] if after < 15 else [])
 
 
 def test_plugins_see_the_held_pods() -> None:
@@ -948,7 +954,7 @@ def test_plugins_see_the_held_pods() -> None:
     assert seen.get(("default", "free")) is None
 
 
-def test_held_pods_may_change_while_a_plugin_goes_through_them() -> None:
+def test_held_pods_may_change_during_iteration() -> None:
     world = World(*pods(a="10", b="20"))
     for key in world.controller:
         world.controller.on_delete(Pod.of(world.api.pods[key]))
@@ -956,8 +962,8 @@ def test_held_pods_may_change_while_a_plugin_goes_through_them() -> None:
     assert list(world.controller) == []
 
 
-def test_pod_that_its_plugin_releases_goes_at_once() -> None:
-    world = waiting_for(Holding(never))
+def test_pod_allowed_by_its_plugin_is_released_at_once() -> None:
+    world = world_held_by(Holding(never))
     world.run(60)
     assert world.released == []
 
@@ -967,15 +973,15 @@ def test_pod_that_its_plugin_releases_goes_at_once() -> None:
     assert list(world.controller) == []
 
 
-def test_plugin_releases_a_pod_with_as_many_planted_names_as_are_read() -> None:
-    world = waiting_for(Holding(never))
+def test_plugin_releases_pod_with_forged_allowed_annotation() -> None:
+    world = world_held_by(Holding(never))
     world.api.annotate(KEY, **{ALLOWED_ANNOTATION: ",".join(["planted"] * 100)})
     world.allow("holding")
     world.settle()
     assert world.api.gates(KEY) == []
 
 
-def test_plugins_are_measured_at_release() -> None:
+def test_release_records_plugin_metrics() -> None:
     metrics = ControllerMetrics()
     plugins = make_delay(), Tightening(lambda _: success())
     decider = decider_of(*plugins, observe=metrics.observe_plugin)
@@ -988,9 +994,9 @@ def test_plugins_are_measured_at_release() -> None:
     assert world.metric("framework_extension_point_duration_seconds_count", **labels) == 1
 
 
-def test_pod_that_may_have_been_released_keeps_its_slot_if_the_api_server_is_busy() -> None:
+def test_possibly_released_pod_keeps_its_slot_after_429() -> None:
     slots = Slots()
-    world = waiting_for(slots)
+    world = world_held_by(slots)
     world.api.after("PATCH", raising(unreachable()))
     world.run(5)
     world.api.before("PATCH", raising(status_error(429)))
@@ -1000,8 +1006,8 @@ def test_pod_that_may_have_been_released_keeps_its_slot_if_the_api_server_is_bus
     assert slots.free == 0
 
 
-def test_pod_that_another_plugin_holds_still_stays() -> None:
-    world = waiting_for(Holding(never), HoldingToo(never))
+def test_pod_held_by_another_plugin_stays_held() -> None:
+    world = world_held_by(Holding(never), HoldingToo(never))
     world.allow("holding")
     world.settle()
     assert world.api.gates(KEY)
@@ -1012,8 +1018,8 @@ def test_pod_that_another_plugin_holds_still_stays() -> None:
     assert world.api.gates(KEY) == []
 
 
-def test_pod_that_has_a_delay_as_well_stays_until_then() -> None:
-    world = waiting_for(Holding(never), delay="1h")
+def test_pod_allowed_by_its_plugin_stays_held_until_delay_ends() -> None:
+    world = world_held_by(Holding(never), delay="1h")
     world.allow("holding")
     world.settle()
     assert Due(CREATED_MS + HOUR) == world.controller.get(KEY)
@@ -1025,39 +1031,39 @@ def test_pod_that_has_a_delay_as_well_stays_until_then() -> None:
     assert world.api.gates(KEY) == []
 
 
-class Changing:
-    """Asks for a recheck just after the answer, given for the second time, that a pod waits."""
+class RecheckingPermit:
+    """Requests a recheck during its second call, which still returns Wait."""
 
     def __init__(self) -> None:
-        self.asked = 0
+        self.calls = 0
         self.world: World | None = None
 
     def __call__(self, _pod: Pod, _now_ms: int) -> Permit:
-        self.asked += 1
-        if self.asked == 2:
+        self.calls += 1
+        if self.calls == 2:
             assert self.world is not None
             self.world.controller.recheck(KEY)
-        return Wait() if self.asked <= 2 else Allow()
+        return Wait() if self.calls <= 2 else Allow()
 
 
 @pytest.mark.parametrize("how", ["watched", "listed", "attempted"])
-def test_recheck_is_not_lost_while_the_plugin_is_asked(how: str) -> None:
-    changing = Changing()
-    world = changing.world = waiting_for(Holding(changing))
+def test_recheck_during_permit_is_not_lost(how: str) -> None:
+    permit = RecheckingPermit()
+    world = permit.world = world_held_by(Holding(permit))
     if how == "watched":
-        world.tell()
+        world.deliver()
     elif how == "listed":
         world.sync()
     else:
         world.controller.recheck(KEY)
     world.settle()
 
-    assert changing.asked == 3
+    assert permit.calls == 3
     assert world.api.gates(KEY) == []
 
 
-class Subscribing:
-    """Rechecks the pod when it changes its mind, if its last answer was that the pod waits."""
+class SubscribedPermit:
+    """Requests a recheck when its answer changes, if its last answer was Wait."""
 
     def __init__(self) -> None:
         self.allows = self.waits = False
@@ -1079,17 +1085,17 @@ class Subscribing:
 
 
 @pytest.mark.parametrize("how", ["watched", "listed"])
-def test_answer_that_is_overtaken_by_a_recheck_does_not_count(how: str) -> None:
-    plugin = Subscribing()
-    world = plugin.world = waiting_for(Holding(plugin), delay="20")
+def test_permit_result_older_than_recheck_is_discarded(how: str) -> None:
+    permit = SubscribedPermit()
+    world = permit.world = world_held_by(Holding(permit), delay="20")
 
-    def happen() -> None:
-        plugin.change(allows=True)
-        world.settle()  # the pod waits for its delay only
+    def allow_and_settle() -> None:
+        permit.change(allows=True)
+        world.settle()  # only the delay holds the pod now
 
-    plugin.after.append(happen)
+    permit.after.append(allow_and_settle)
     if how == "watched":
-        world.tell()
+        world.deliver()
     else:
         world.sync()
     assert world.api.gates(KEY)
@@ -1099,7 +1105,7 @@ def test_answer_that_is_overtaken_by_a_recheck_does_not_count(how: str) -> None:
     assert world.api.gates(KEY) == []
 
 
-def test_recheck_of_a_pod_that_is_being_added_is_not_lost() -> None:
+def test_recheck_while_pod_is_added_is_not_lost() -> None:
     answers: list[Permit] = [Allow(), Wait()]
 
     def permit(_pod: Pod, _now_ms: int) -> Permit:
@@ -1108,13 +1114,13 @@ def test_recheck_of_a_pod_that_is_being_added_is_not_lost() -> None:
 
     world = World(decider=decider_of(Holding(permit)))
     world.api.put_pod(held({}, gates=[Holding.gate]))
-    world.tell()
+    world.deliver()
     world.settle()
 
     assert world.api.gates(KEY) == []
 
 
-def test_plugin_whose_permit_raises_keeps_its_pod_and_is_asked_again() -> None:
+def test_permit_that_raises_keeps_pod_held_and_is_retried() -> None:
     broken = [True]
 
     def permit(_pod: Pod, _now_ms: int) -> Permit:
@@ -1122,9 +1128,9 @@ def test_plugin_whose_permit_raises_keeps_its_pod_and_is_asked_again() -> None:
             raise KeyError("x")
         return Allow()
 
-    world = waiting_for(Holding(permit))
+    world = world_held_by(Holding(permit))
     world.settle()
-    (event,) = [one for one in world.told.events if one.reason == "ReleaseFailed"]
+    (event,) = [one for one in world.recorder.events if one.reason == "ReleaseFailed"]
     assert "plugin 'holding' failed in permit: KeyError: 'x'" in event.note
     assert world.released == []
 
@@ -1133,29 +1139,29 @@ def test_plugin_whose_permit_raises_keeps_its_pod_and_is_asked_again() -> None:
     assert world.api.gates(KEY) == []
 
 
-def test_event_says_what_a_pod_waits_for_whenever_that_changes() -> None:
+def test_changed_wait_reason_records_an_event() -> None:
     answers = [Wait(reason="4 of 4 starting"), Wait(reason="the job"), Wait(reason="the job")]
-    world = waiting_for(Holding(lambda _pod, _now_ms: answers.pop()))
+    world = world_held_by(Holding(lambda _pod, _now_ms: answers.pop()))
     for _ in range(2):
         world.controller.recheck(KEY)
         world.settle()
 
-    assert world.told.notes("Held") == [
+    assert world.recorder.notes("Held") == [
         "held by holdfast.dev/holding: the job",
         "held by holdfast.dev/holding: 4 of 4 starting",
     ]
 
 
-def test_event_has_no_time_at_which_a_plugin_is_only_asked_again() -> None:
+def test_held_event_omits_time_of_open_ended_wait() -> None:
     wait = Wait(CREATED_MS + 300_000, "4 of 4 starting", open_ended=True)
-    world = waiting_for(Holding(lambda _pod, _now_ms: wait))
+    world = world_held_by(Holding(lambda _pod, _now_ms: wait))
     world.settle()
 
-    assert world.told.notes("Held") == ["held by holdfast.dev/holding: 4 of 4 starting"]
+    assert world.recorder.notes("Held") == ["held by holdfast.dev/holding: 4 of 4 starting"]
 
 
 def test_recheck_of_a_pod_that_is_not_held_has_no_effect() -> None:
-    world = one()
+    world = single_pod_world()
     world.controller.recheck(("default", "none"))
     world.settle()
 
@@ -1163,7 +1169,7 @@ def test_recheck_of_a_pod_that_is_not_held_has_no_effect() -> None:
     assert world.released == []
 
 
-def test_recheck_of_a_pod_that_is_gone_is_not_kept() -> None:
+def test_recheck_of_unknown_pod_is_not_remembered() -> None:
     asked: list[int] = []
 
     def permit(_pod: Pod, now_ms: int) -> Permit:
@@ -1173,13 +1179,13 @@ def test_recheck_of_a_pod_that_is_gone_is_not_kept() -> None:
     world = World(decider=decider_of(Holding(permit)))
     world.controller.recheck(KEY)
     world.api.put_pod(held({}, gates=[Holding.gate]))
-    world.tell()
+    world.deliver()
     world.settle()
 
     assert len(asked) == 1
 
 
-def test_pod_with_very_many_gates_and_large_annotations_is_released() -> None:
+def test_pod_with_many_gates_and_large_annotations_is_released() -> None:
     gates = [f"holdfast.dev/{number}" for number in range(MAX_GATES)]
     world = World(held({"big": "x" * 250_000, "delay": "5"}, gates=[GATE, "a.io/b", *gates]))
     world.run(4)
@@ -1187,27 +1193,27 @@ def test_pod_with_very_many_gates_and_large_annotations_is_released() -> None:
     world.run(2)
 
     assert world.api.gates(KEY) == ["a.io/b"]
-    assert all(len(event.note) <= events.NOTE_LENGTH for event in world.told.events)
+    assert all(len(event.note) <= events.NOTE_LENGTH for event in world.recorder.events)
 
 
-def test_plugin_tells_an_event() -> None:
-    world = one()
+def test_plugin_records_an_event() -> None:
+    world = single_pod_world()
     world.controller.record_event(read_pod(name="p"), "Mind", "this", warning=True)
     world.controller.record_event(read_pod(name="p"), "Mind", "that")
 
-    assert world.told.events[-2:] == [
+    assert world.recorder.events[-2:] == [
         events.Event(("default", "p"), UID, "Mind", "this", warning=True),
         events.Event(("default", "p"), UID, "Mind", "that", warning=False),
     ]
 
 
-# --- with its threads --------------------------------------------------------------------------
+# --- with real threads -------------------------------------------------------------------------
 
 
 def eventually(condition: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 5
     while not condition():
-        assert time.monotonic() < deadline, "it did not come about"
+        assert time.monotonic() < deadline, "condition not met in time"
         time.sleep(0.002)
 
 
@@ -1217,8 +1223,8 @@ def known_clock(date: float) -> ServerClock:
     return clock
 
 
-def running(api: FakeApi, second: datetime) -> ThreadGroup:
-    """Give the threads of a controller whose clock is known."""
+def controller_threads(api: FakeApi, second: datetime) -> ThreadGroup:
+    """Return the threads of a controller with a known clock."""
     clock = known_clock(second.timestamp())
     controller = ReleaseController(api, make_decider(), clock, ControllerMetrics())
     threads = ThreadGroup(on_failure=lambda: None)
@@ -1226,36 +1232,36 @@ def running(api: FakeApi, second: datetime) -> ThreadGroup:
     return threads
 
 
-def test_the_end_waits_for_releases_but_not_for_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_shutdown_waits_briefly_for_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that hangs must not keep the Lease from the next controller."""
     monkeypatch.setattr(loops, "GRACE_SECONDS", 0.05)
     second = datetime.now(UTC).replace(microsecond=0)
     api = FakeApi(held({"delay": "5"}, created=second - timedelta(minutes=1)))
-    hangs, goes_on = threading.Event(), threading.Event()
+    hung, resume = threading.Event(), threading.Event()
 
     def hang() -> None:
-        hangs.set()
-        assert goes_on.wait(5)
+        hung.set()
+        assert resume.wait(5)
 
     api.before("PATCH", hang)
-    with running(api, second):
-        assert hangs.wait(5)
+    with controller_threads(api, second):
+        assert hung.wait(5)
         began = time.monotonic()
     assert time.monotonic() - began < 4
     assert api.gates(KEY) == [GATE]
-    goes_on.set()
+    resume.set()
     eventually(lambda: not api.gates(KEY))
     api.close()
 
 
-def test_run_releases_what_is_due_and_what_becomes_due() -> None:
+def test_run_releases_overdue_and_newly_due_pods() -> None:
     second = datetime.now(UTC).replace(microsecond=0)
     overdue = [
         held({"delay": str(number)}, name=f"p{number}", created=second - timedelta(minutes=1))
         for number in range(20)
     ]
     api = FakeApi(*overdue, held({"delay": "1h"}, name="later", created=second))
-    threads = running(api, second)
+    threads = controller_threads(api, second)
     with threads:
         eventually(lambda: all(not api.gates(("default", f"p{n}")) for n in range(20)))
         api.put_pod(held({"delay": "5"}, name="new", created=second - timedelta(seconds=10)))
@@ -1267,22 +1273,22 @@ def test_run_releases_what_is_due_and_what_becomes_due() -> None:
     assert all(json.loads(body)[0]["path"] == "/metadata/uid" for body in api.bodies)
 
 
-def test_release_without_a_thread_is_recorded_as_any_other() -> None:
-    begun: list[Callable[[None], None]] = []
+def test_release_without_a_thread_records_event_and_metrics() -> None:
+    callbacks: list[Callable[[None], None]] = []
 
     def begin(_path: str, _body: bytes, *, timeout: float, on_end: Any) -> bool:
         assert timeout
-        begun.append(on_end)
+        callbacks.append(on_end)
         return True
 
     world = World(held({"delay": "15", HELD_ANNOTATION: "delay=15s"}), begin=begin)
-    world.move(15)
-    world.turn()
+    world.advance(15)
+    world.dispatch()
     assert world.pool.jobs == []
     assert world.metric("held_pods") == 1
 
-    begun[0](None)
-    assert world.told.notes(events.RELEASED) == ["released 0.000 s after its time"]
+    callbacks[0](None)
+    assert world.recorder.notes(events.RELEASED) == ["released 0.000 s after its time"]
     assert world.metric("releases_total", outcome="released") == 1
     assert world.metric("held_pods") == 0
     assert world.released == []

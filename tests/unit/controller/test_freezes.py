@@ -1,4 +1,4 @@
-"""Nothing in a frozen namespace is released, and everything once it is thawed."""
+"""Pods in a frozen namespace are not released until the freeze ends."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from tests.unit.controller.test_controller import World, namespace
 SHOP, OTHER = ("shop", "web"), ("other", "web")
 
 
-def waiting(key: tuple[str, str], delay: str = "10", **fields: Any) -> dict[str, Any]:
+def delayed_pod(key: tuple[str, str], delay: str = "10", **fields: Any) -> dict[str, Any]:
     where, name = key
     return held({"delay": delay}, namespace=where, name=name, uid="-".join(key), **fields)
 
@@ -29,127 +29,127 @@ def gates(world: World) -> dict[tuple[str, str], int]:
     return {key: len(world.api.gates(key)) for key in world.api.pods}
 
 
-def two(**freezes: str) -> World:
-    """Give a controller of a pod in each of two namespaces, both due after 10 s."""
-    world = World(waiting(SHOP), waiting(OTHER))
+def two_namespaces(**freezes: str) -> World:
+    """Return a world with one overdue pod in each of two namespaces."""
+    world = World(delayed_pod(SHOP), delayed_pod(OTHER))
     world.freeze(**freezes)
-    world.move(20)
+    world.advance(20)
     world.settle()
     return world
 
 
-def change(world: World, name: str, reason: str | None, until: str | None = None) -> None:
+def set_freeze(world: World, name: str, reason: str | None, until: str | None = None) -> None:
     world.controller.freeze_watch.on_update(namespace(name, reason, until))
     world.settle()
 
 
-def test_only_the_frozen_namespace_waits_until_it_is_thawed() -> None:
-    world = two(shop="incident 42")
+def test_only_pods_in_frozen_namespace_stay_held() -> None:
+    world = two_namespaces(shop="incident 42")
     assert gates(world) == {SHOP: 1, OTHER: 0}
     assert world.metric("freezes") == 1
-    world.move(HOUR / SECOND)
+    world.advance(HOUR / SECOND)
     world.settle()
     assert gates(world)[SHOP] == 1
 
-    change(world, "shop", None)
+    set_freeze(world, "shop", None)
     assert gates(world)[SHOP] == 0
     assert world.metric("freezes") == 0
 
 
 def test_deleted_namespace_is_not_frozen() -> None:
-    world = two(shop="x")
+    world = two_namespaces(shop="x")
     world.controller.freeze_watch.on_delete(namespace("shop", "x"))
     world.settle()
     assert gates(world)[SHOP] == 0
 
 
-def test_freeze_ends_at_its_time_by_the_servers_clock() -> None:
-    world = two(shop="x")
-    change(world, "shop", "x", instant(CREATED_MS + 60 * SECOND))
-    world.move(39)
+def test_freeze_ends_by_the_server_clock() -> None:
+    world = two_namespaces(shop="x")
+    set_freeze(world, "shop", "x", instant(CREATED_MS + 60 * SECOND))
+    world.advance(39)
     world.settle()
     assert gates(world)[SHOP] == 1
-    world.move(1)
+    world.advance(1)
     world.settle()
     assert gates(world)[SHOP] == 0
     assert world.metric("freezes") == 0
 
 
-def test_freeze_of_holdfasts_namespace_stops_everything() -> None:
-    world = World(waiting(SHOP), waiting(OTHER))
+def test_freeze_of_holdfast_namespace_stops_all_releases() -> None:
+    world = World(delayed_pod(SHOP), delayed_pod(OTHER))
     world.controller.freeze_watch.on_sync([namespace(OWN_NAMESPACE, "upgrade")])
-    world.move(20)
+    world.advance(20)
     world.settle()
     assert gates(world) == {SHOP: 1, OTHER: 1}
     note = "held by holdfast.dev/delay: all namespaces are frozen: upgrade"
-    assert world.told.notes("Held")[-2:] == [note, note]
+    assert world.recorder.notes("Held")[-2:] == [note, note]
     world.freeze(shop="x")
     world.settle()
     assert gates(world) == {SHOP: 1, OTHER: 0}
 
 
-def test_due_pod_has_an_event_with_the_reason_and_the_end() -> None:
-    world = World(waiting(SHOP))
-    change(world, "shop", "incident 42", instant(CREATED_MS + HOUR))
+def test_event_for_due_pod_has_freeze_reason_and_end() -> None:
+    world = World(delayed_pod(SHOP))
+    set_freeze(world, "shop", "incident 42", instant(CREATED_MS + HOUR))
     until = "until 2026-03-01T12:00:10Z"
-    assert world.told.notes("Held") == [f"held {until} by holdfast.dev/delay"]
-    world.move(10)
+    assert world.recorder.notes("Held") == [f"held {until} by holdfast.dev/delay"]
+    world.advance(10)
     world.settle()
     until = "until 2026-03-01T13:00:00Z"
     reason = f"namespace shop is frozen {until}: incident 42"
-    assert world.told.notes("Held")[1:] == [f"held by holdfast.dev/delay: {reason}"]
+    assert world.recorder.notes("Held")[1:] == [f"held by holdfast.dev/delay: {reason}"]
 
 
-def test_unreadable_end_keeps_pods_and_is_a_warning() -> None:
-    world = World(waiting(SHOP))
-    change(world, "shop", "x", "soon")
-    world.move(20)
+def test_invalid_freeze_end_holds_pods_and_warns() -> None:
+    world = World(delayed_pod(SHOP))
+    set_freeze(world, "shop", "x", "soon")
+    world.advance(20)
     world.settle()
-    event = world.told.events[-1]
+    event = world.recorder.events[-1]
     assert event.warning
     assert event.note.startswith("held by holdfast.dev/delay: namespace shop is frozen: x; it does")
     assert gates(world)[SHOP] == 1
 
 
-def test_frozen_pods_are_not_overdue_nor_late() -> None:
-    world = two(shop="x")
+def test_frozen_pods_are_neither_overdue_nor_late() -> None:
+    world = two_namespaces(shop="x")
     assert world.metric("overdue_pods") == 0
     world.metrics.exposition()
     assert world.metric("holds", plugin="delay", reason="freeze") == 1
     before = world.metric("release_lateness_seconds_sum") or 0.0
-    world.move(100)
-    change(world, "shop", None)
+    world.advance(100)
+    set_freeze(world, "shop", None)
     assert (world.metric("release_lateness_seconds_sum") or 0.0) - before < 1
 
 
-def test_pod_in_a_frozen_namespace_is_due_when_it_ends() -> None:
-    world = two(shop="x")
+def test_frozen_pod_has_no_due_time() -> None:
+    world = two_namespaces(shop="x")
     due = world.controller.get(SHOP)
     assert due is not None
     assert (due.at_ms, due.reason) == (NEVER_MS, "namespace shop is frozen: x")
 
 
-def test_freeze_that_begins_during_an_attempt_counts() -> None:
-    world = World(waiting(SHOP))
-    world.move(20)
-    world.turn()
+def test_freeze_during_release_attempt_holds_pod() -> None:
+    world = World(delayed_pod(SHOP))
+    world.advance(20)
+    world.dispatch()
     assert world.pool.jobs
     world.freeze(shop="x")
     world.settle()
     assert gates(world)[SHOP] == 1
-    change(world, "shop", None)
+    set_freeze(world, "shop", None)
     assert gates(world)[SHOP] == 0
 
 
 # --- before freezes are known ------------------------------------------------------------------
 
 
-def test_nothing_is_released_before_namespaces_were_listed() -> None:
-    world = World(waiting(SHOP), synced=False)
+def test_nothing_is_released_before_namespaces_are_listed() -> None:
+    world = World(delayed_pod(SHOP), synced=False)
     world.controller.on_sync([])
     assert not world.controller.synced
-    world.tell(SHOP)
-    world.move(20)
+    world.deliver(SHOP)
+    world.advance(20)
     world.settle()
     assert gates(world)[SHOP] == 1
     assert str(world.metric("freezes")) == "nan"
@@ -158,7 +158,7 @@ def test_nothing_is_released_before_namespaces_were_listed() -> None:
     assert gates(world)[SHOP] == 0
 
 
-def test_freezes_are_in_force_before_they_count_as_known() -> None:
+def test_freezes_take_effect_before_they_are_known() -> None:
     seen: list[tuple[bool, int]] = []
 
     def changed() -> None:
@@ -169,22 +169,22 @@ def test_freezes_are_in_force_before_they_count_as_known() -> None:
     assert seen == [(False, 1), (True, 1)]
 
 
-def test_permission_that_stays_missing_holds_no_pods(caplog: pytest.LogCaptureFixture) -> None:
-    world = World(waiting(SHOP), synced=False)
+def test_freezes_are_ignored_if_permission_stays_missing(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(delayed_pod(SHOP), synced=False)
     world.controller.on_sync([])
-    world.tell(SHOP)
-    world.move(20)
-    refuse = world.controller.freeze_watch.on_unreadable
-    refuse("HTTP 403")
-    world.move(UNREADABLE_SECONDS - 1)
-    refuse("HTTP 403")
+    world.deliver(SHOP)
+    world.advance(20)
+    report_unreadable = world.controller.freeze_watch.on_unreadable
+    report_unreadable("HTTP 403")
+    world.advance(UNREADABLE_SECONDS - 1)
+    report_unreadable("HTTP 403")
     world.settle()
     assert gates(world)[SHOP] == 1
 
-    world.move(1)
+    world.advance(1)
     world.settle()
-    assert gates(world)[SHOP] == 1  # only an answer counts
-    refuse("HTTP 403")
+    assert gates(world)[SHOP] == 1  # only a response counts
+    report_unreadable("HTTP 403")
     world.settle()
     assert gates(world)[SHOP] == 0
     assert "freezes are ignored" in caplog.text
@@ -193,11 +193,11 @@ def test_permission_that_stays_missing_holds_no_pods(caplog: pytest.LogCaptureFi
     assert world.controller.freeze_watch.unreadable == ""
 
 
-def test_known_freeze_stays_in_force_without_the_permission() -> None:
-    world = two(shop="x")
+def test_known_freeze_survives_loss_of_permission() -> None:
+    world = two_namespaces(shop="x")
     for _ in range(3):
         world.controller.freeze_watch.on_unreadable("HTTP 403")
-        world.move(UNREADABLE_SECONDS)
+        world.advance(UNREADABLE_SECONDS)
     world.settle()
     assert gates(world)[SHOP] == 1
     assert world.controller.freeze_watch.unreadable == ""
@@ -216,16 +216,16 @@ profiles:
 """
 
 
-def paced(key: tuple[str, str]) -> dict[str, Any]:
+def paced_pod(key: tuple[str, str]) -> dict[str, Any]:
     where, name = key
-    found = held({PACE: "one"}, namespace=where, name=name, uid="-".join(key), gates=[PACE])
-    found["metadata"]["labels"] = {PACE: "one"}
-    found["spec"]["priority"] = int(key == SHOP)
-    return found
+    pod = held({PACE: "one"}, namespace=where, name=name, uid="-".join(key), gates=[PACE])
+    pod["metadata"]["labels"] = {PACE: "one"}
+    pod["spec"]["priority"] = int(key == SHOP)
+    return pod
 
 
 def paced_world(*pods: dict[str, Any]) -> World:
-    """Give a controller of pods that share a slot, before it knows any of them."""
+    """Return a world with pods that share a slot, before they are listed."""
     handle = Handle()
     decider: ReleaseDecider = make_decider(CONFIG, handle=handle)
     world = World(*pods, decider=decider, synced=False)
@@ -238,8 +238,8 @@ def paced_world(*pods: dict[str, Any]) -> World:
     return world
 
 
-def test_frozen_pods_leave_their_slot_to_others() -> None:
-    world = paced_world(paced(SHOP), paced(OTHER))
+def test_frozen_pod_takes_no_slot() -> None:
+    world = paced_world(paced_pod(SHOP), paced_pod(OTHER))
     world.freeze(shop="x")
     world.controller.on_sync([_pod(world, SHOP), _pod(world, OTHER)])
     world.run(1)
@@ -247,17 +247,17 @@ def test_frozen_pods_leave_their_slot_to_others() -> None:
 
 
 @pytest.mark.parametrize("how", ["event", "list"])
-def test_frozen_pod_that_is_reported_again_takes_no_slot(how: str) -> None:
-    world = paced_world(paced(SHOP))
+def test_frozen_pod_reported_again_takes_no_slot(how: str) -> None:
+    world = paced_world(paced_pod(SHOP))
     world.freeze(shop="x")
     world.controller.on_sync([_pod(world, SHOP)])
     world.run(1)
     if how == "event":
-        world.tell(SHOP)
+        world.deliver(SHOP)
     else:
         world.controller.on_sync([_pod(world, SHOP)])
-    world.api.put_pod(paced(OTHER))
-    world.tell(OTHER)
+    world.api.put_pod(paced_pod(OTHER))
+    world.deliver(OTHER)
     world.run(1)
     assert gates(world) == {SHOP: 1, OTHER: 0}
 
@@ -268,9 +268,9 @@ def test_frozen_pod_that_is_reported_again_takes_no_slot(how: str) -> None:
 
 
 def _pod(world: World, key: tuple[str, str]) -> PacedPod:
-    found = PacedPod.of(world.api.pods[key])
-    assert isinstance(found, PacedPod)
-    return found
+    pod = PacedPod.of(world.api.pods[key])
+    assert isinstance(pod, PacedPod)
+    return pod
 
 
 def _listed(

@@ -55,27 +55,27 @@ def now_ms() -> int:
     return CREATED_MS + 15 * SECOND
 
 
-def noted(api: FakeApi) -> PendingRelease:
-    found = pending_release(Pod.of(api.pods[KEY]), DECIDER)
-    assert found is not None
-    return found
+def pending_of(api: FakeApi) -> PendingRelease:
+    pending = pending_release(Pod.of(api.pods[KEY]), DECIDER)
+    assert pending is not None
+    return pending
 
 
-def waiting(**fields: Any) -> FakeApi:
+def api_with_held_pod(**fields: Any) -> FakeApi:
     return FakeApi(held({"delay": "15", HELD_ANNOTATION: "delay=15s"}, **fields))
 
 
-def seen() -> tuple[FakeApi, PendingRelease]:
-    api = waiting()
-    return api, noted(api)
+def api_with_pending() -> tuple[FakeApi, PendingRelease]:
+    api = api_with_held_pod()
+    return api, pending_of(api)
 
 
 def release(api: FakeApi, known: PendingRelease | None = None) -> Attempt:
-    return Releaser(api, DECIDER, now_ms).release(KEY, known or noted(api))
+    return Releaser(api, DECIDER, now_ms).release(KEY, known or pending_of(api))
 
 
-def test_release_takes_our_gate_off() -> None:
-    api, known = seen()
+def test_release_removes_holdfast_gate() -> None:
+    api, known = api_with_pending()
 
     assert Attempt(Outcome.RELEASED, known, notes=[]) == release(api, known)
     assert api.gates(KEY) == []
@@ -83,8 +83,8 @@ def test_release_takes_our_gate_off() -> None:
 
 
 @dataclass
-class Begun:
-    """Takes patches, whose responses the test makes up."""
+class AsyncPatches:
+    """Records patches; the test supplies their responses."""
 
     patches: list[tuple[str, Any]] = field(default_factory=list)
     has_connection: bool = True
@@ -109,42 +109,44 @@ class Begun:
         pytest.param(unreachable(), Outcome.RETRY, id="unreachable"),
     ],
 )
-def test_patch_is_sent_without_waiting(error: ClusterError | None, outcome: Outcome | None) -> None:
-    (api, known), begun, ends = seen(), Begun(), list[Attempt | None]()
-    releaser = Releaser(api, DECIDER, now_ms, begin=begun)
+def test_begin_sends_patch_without_blocking(
+    error: ClusterError | None, outcome: Outcome | None
+) -> None:
+    (api, known), sender, results = api_with_pending(), AsyncPatches(), list[Attempt | None]()
+    releaser = Releaser(api, DECIDER, now_ms, begin=sender)
 
-    assert releaser.begin(KEY, known, ends.append)
+    assert releaser.begin(KEY, known, results.append)
     path = "/api/v1/namespaces/default/pods/web-0"
-    assert begun.patches == [(path, list(release_patch(known, now_ms())))]
-    assert ends == []
-    begun.on_end(error)
-    assert [one and one.outcome for one in ends] == [outcome]
+    assert sender.patches == [(path, list(release_patch(known, now_ms())))]
+    assert results == []
+    sender.on_end(error)
+    assert [one and one.outcome for one in results] == [outcome]
     assert api.requests == []
 
 
-def test_release_that_may_block_is_not_begun() -> None:
-    (api, known), begun, ends = seen(), Begun(), list[Attempt | None]()
-    frozen = Releaser(api, DECIDER, now_ms, begin=begun, is_frozen=lambda _: True)
-    assert not frozen.begin(KEY, known, ends.append)
-    releaser = Releaser(api, DECIDER, now_ms, begin=begun)
-    assert not releaser.begin(KEY, known._replace(recheck=True), ends.append)
-    begun.has_connection = False
-    assert not releaser.begin(KEY, known, ends.append)
-    assert begun.patches == []
-    assert ends == []
+def test_begin_declines_releases_that_may_block() -> None:
+    (api, known), sender, results = api_with_pending(), AsyncPatches(), list[Attempt | None]()
+    frozen = Releaser(api, DECIDER, now_ms, begin=sender, is_frozen=lambda _: True)
+    assert not frozen.begin(KEY, known, results.append)
+    releaser = Releaser(api, DECIDER, now_ms, begin=sender)
+    assert not releaser.begin(KEY, known._replace(recheck=True), results.append)
+    sender.has_connection = False
+    assert not releaser.begin(KEY, known, results.append)
+    assert sender.patches == []
+    assert results == []
 
 
-def test_release_leaves_the_gates_of_others() -> None:
-    api = waiting(gates=["a.io/b", GATE, "c.io/d", "holdfast.dev/x", "e.io/f"])
+def test_release_keeps_foreign_gates() -> None:
+    api = api_with_held_pod(gates=["a.io/b", GATE, "c.io/d", "holdfast.dev/x", "e.io/f"])
 
     assert Outcome.RELEASED is release(api).outcome
     assert api.gates(KEY) == ["a.io/b", "c.io/d", "e.io/f"]
 
 
-def test_release_of_very_many_gates_is_a_short_patch() -> None:
+def test_patch_for_many_gates_is_short() -> None:
     """The API server rejects a JSON Patch of more than 10,000 operations."""
     ours = [f"holdfast.dev/{number}" for number in range(6_000)]
-    api = waiting(gates=["a.io/b", *ours[:3_000], "c.io/d", *ours[3_000:]])
+    api = api_with_held_pod(gates=["a.io/b", *ours[:3_000], "c.io/d", *ours[3_000:]])
 
     assert Outcome.RELEASED is release(api).outcome
     assert api.gates(KEY) == ["a.io/b", "c.io/d"]
@@ -152,13 +154,13 @@ def test_release_of_very_many_gates_is_a_short_patch() -> None:
 
 
 def test_names_are_escaped_in_the_path() -> None:
-    api, known = seen()
+    api, known = api_with_pending()
 
     assert Outcome.GONE is Releaser(api, DECIDER, now_ms).release(("a/b", "../x"), known).outcome
     assert {path for _, path in api.requests} == {"/api/v1/namespaces/a%2Fb/pods/..%2Fx"}
 
 
-def test_patch_tests_all_that_it_relies_on() -> None:
+def test_patch_tests_its_preconditions() -> None:
     known = PendingRelease(0, "u-1", "42", ("a.io/b", GATE, "c.io/d", "holdfast.dev/x"))
 
     assert release_patch(known, now_ms()) == [
@@ -179,7 +181,7 @@ def test_patch_tests_all_that_it_relies_on() -> None:
     ("pod", "expected"),
     [
         pytest.param(make_pod({"delay": "15"}), None, id="no gate"),
-        pytest.param(make_pod({"delay": "15"}, gates=["a.io/b"]), None, id="another's gate"),
+        pytest.param(make_pod({"delay": "15"}, gates=["a.io/b"]), None, id="foreign gate"),
         pytest.param(
             held({"delay": "15"}, uid="u-1", version="3"),
             PendingRelease(
@@ -190,12 +192,12 @@ def test_patch_tests_all_that_it_relies_on() -> None:
                 rank=CREATED_MS // 1_000,
                 annotated=True,
             ),
-            id="our gate",
+            id="own gate",
         ),
         pytest.param(
             held({"delay": "15"} | {f"k{i}": "" for i in range(5_000)}, uid="u-1"),
             PendingRelease(CREATED_MS + 15 * SECOND, "u-1", "7", (GATE,), rank=CREATED_MS // 1_000),
-            id="more annotations than the policies let the controller change",
+            id="more annotations than the policies allow",
         ),
         pytest.param(
             held({"delay": "15"}, uid="u", gates=["holdfast.dev/old", "a.io/b"]),
@@ -207,7 +209,7 @@ def test_patch_tests_all_that_it_relies_on() -> None:
                 rank=CREATED_MS // 1_000,
                 annotated=True,
             ),
-            id="a gate of ours that no plugin knows",
+            id="own gate without a plugin",
         ),
         pytest.param(
             held(uid="u"),
@@ -219,44 +221,44 @@ def test_patch_tests_all_that_it_relies_on() -> None:
                 "no annotation asks for a hold: released at once",
                 rank=CREATED_MS // 1_000,
             ),
-            id="a gate without annotations",
+            id="gate without annotations",
         ),
     ],
 )
-def test_held_pod(pod: Any, expected: PendingRelease | None) -> None:
+def test_pending_release(pod: Any, expected: PendingRelease | None) -> None:
     assert expected == pending_release(Pod.of(pod), DECIDER)
 
 
-# --- each way to fail --------------------------------------------------------------------------
+# --- failures ----------------------------------------------------------------------------------
 
 
 def test_deleted_pod_is_gone() -> None:
-    api, known = seen()
+    api, known = api_with_pending()
     api.delete(KEY)
 
     assert Attempt(Outcome.GONE) == release(api, known)
 
 
-def test_pod_is_not_gone_because_a_webhook_does_not_find_something() -> None:
-    api = waiting()
-    refusal = status_error(404, reason="NotFound")
-    api.before("PATCH", raising(refusal))
+def test_webhook_404_does_not_mean_pod_is_gone() -> None:
+    api = api_with_held_pod()
+    rejection = status_error(404, reason="NotFound")
+    api.before("PATCH", raising(rejection))
 
     attempt = release(api)
-    assert (attempt.outcome, attempt.reason) == (Outcome.RETRY, str(refusal))
+    assert (attempt.outcome, attempt.reason) == (Outcome.RETRY, str(rejection))
     assert attempt.held is not None
 
 
-def test_pod_that_is_deleted_while_it_is_read_again_is_gone() -> None:
-    api = waiting()
+def test_pod_deleted_during_reread_is_gone() -> None:
+    api = api_with_held_pod()
     api.before("PATCH", raising(status_error(409)))
     api.before("GET", lambda: api.delete(KEY))
 
     assert Attempt(Outcome.GONE) == release(api)
 
 
-def test_gate_that_is_gone_already_is_gone() -> None:
-    api, known = seen()
+def test_pod_without_gate_counts_as_gone() -> None:
+    api, known = api_with_pending()
     api.put_pod(make_pod({"delay": "15"}))
 
     assert Attempt(Outcome.GONE) == release(api, known)
@@ -265,41 +267,41 @@ def test_gate_that_is_gone_already_is_gone() -> None:
 @pytest.mark.parametrize(
     "annotations",
     [{"other": "1"}, {"delay": "5"}, {"delay": None}, {"delay": "soon"}],
-    ids=["another's annotation", "shorter", "removed", "unreadable, the hint decides"],
+    ids=["foreign annotation", "shorter", "removed", "invalid, held annotation decides"],
 )
-def test_changed_pod_that_is_due_still_is_released_at_once(annotations: dict[str, Any]) -> None:
-    api, known = seen()
+def test_changed_pod_still_due_is_released_at_once(annotations: dict[str, Any]) -> None:
+    api, known = api_with_pending()
     api.annotate(KEY, **annotations)
 
-    now = noted(api)
+    now = pending_of(api)
 
     assert Attempt(Outcome.RELEASED, now, notes=[]) == release(api, known)
     assert (api.count("PATCH"), api.count("GET")) == (2, 1)
 
 
-def test_pod_that_may_go_only_later_is_left_alone() -> None:
-    api, known = seen()
+def test_postponed_pod_is_not_released() -> None:
+    api, known = api_with_pending()
     api.annotate(KEY, delay="1h")
 
     attempt = release(api, known)
-    assert Attempt(Outcome.CHANGED, noted(api)) == attempt
+    assert Attempt(Outcome.CHANGED, pending_of(api)) == attempt
     assert attempt.held is not None
     assert attempt.held.due_ms == CREATED_MS + HOUR
     assert api.gates(KEY) == [GATE]
 
 
 @pytest.mark.parametrize("delay", ["1", "15", "1h"], ids=["earlier", "same", "later"])
-def test_new_pod_of_the_same_name_is_never_released_for_the_old_one(delay: str) -> None:
-    api, known = seen()
+def test_recreated_pod_is_not_released_by_stale_attempt(delay: str) -> None:
+    api, known = api_with_pending()
     api.put_pod(held({"delay": delay}, uid="another"))
 
-    assert Attempt(Outcome.CHANGED, noted(api)) == release(api, known)
+    assert Attempt(Outcome.CHANGED, pending_of(api)) == release(api, known)
     assert api.gates(KEY) == [GATE]
 
 
-def test_gates_that_were_reordered_are_found() -> None:
-    api = waiting(gates=[GATE, "a.io/b"])
-    known = noted(api)
+def test_reordered_gates_are_found() -> None:
+    api = api_with_held_pod(gates=[GATE, "a.io/b"])
+    known = pending_of(api)
     api.put_pod(held({"delay": "15"}, gates=["a.io/b", GATE]))
 
     assert Outcome.RELEASED is release(api, known).outcome
@@ -307,39 +309,39 @@ def test_gates_that_were_reordered_are_found() -> None:
 
 
 def test_pod_that_keeps_changing_is_tried_three_times() -> None:
-    api = waiting()
+    api = api_with_held_pod()
     api.before("PATCH", *[lambda: api.annotate(KEY, noise=str(api.count("PATCH")))] * 4)
     attempt = release(api)
 
     assert Outcome.RETRY is attempt.outcome
     assert attempt.reason == "the pod changed during 3 patches in a row"
     assert (api.count("PATCH"), api.count("GET")) == (3, 3)
-    assert noted(api) == attempt.held
+    assert pending_of(api) == attempt.held
 
 
 @pytest.mark.parametrize("status", [400, 403, 409, 422])
-def test_refusal_by_somebody_elses_webhook_is_tried_again_later(status: int) -> None:
-    api = waiting()
+def test_webhook_rejection_is_retried_later(status: int) -> None:
+    api = api_with_held_pod()
     api.before("PATCH", raising(status_error(status, retry_after=3.0)))
 
-    expected = Attempt(Outcome.RETRY, noted(api), f"HTTP {status}: scripted", 3.0)
+    expected = Attempt(Outcome.RETRY, pending_of(api), f"HTTP {status}: scripted", 3.0)
     assert expected == release(api)
     assert (api.count("PATCH"), api.count("GET")) == (1, 1)
 
 
-def test_pod_without_room_for_the_time_of_its_release_is_released_all_the_same() -> None:
-    api = waiting()
+def test_pod_without_room_for_released_annotation_is_released() -> None:
+    api = api_with_held_pod()
     api.annotate(KEY, filled="x" * (ANNOTATION_BYTES - 60))
 
     assert Outcome.RELEASED is release(api).outcome
     assert api.gates(KEY) == []
 
 
-def test_pod_that_a_pace_counts_by_that_time_is_not_released_without_it() -> None:
-    api = waiting(gates=[GATE, PACE])
+def test_paced_pod_is_not_released_without_released_annotation() -> None:
+    api = api_with_held_pod(gates=[GATE, PACE])
     api.annotate(KEY, filled="x" * (ANNOTATION_BYTES - 60))
 
-    found = Releaser(api, decider_of(make_delay()), now_ms).release(KEY, noted(api))
+    found = Releaser(api, decider_of(make_delay()), now_ms).release(KEY, pending_of(api))
     assert (found.outcome, found.reason) == (Outcome.RETRY, "HTTP 422: annotations: Too long")
 
 
@@ -351,15 +353,15 @@ def test_pod_that_a_pace_counts_by_that_time_is_not_released_without_it() -> Non
         pytest.param(status_error(500), None, id="500"),
         pytest.param(status_error(503, retry_after=1.0), 1.0, id="503"),
         pytest.param(status_error(401), None, id="401"),
-        pytest.param(status_error(404), None, id="404 without Kubernetes' own reason"),
+        pytest.param(status_error(404), None, id="404 without a reason"),
         pytest.param(unreachable(), None, id="unreachable"),
     ],
 )
 @pytest.mark.parametrize("method", ["PATCH", "GET"])
-def test_other_failures_are_tried_again_later(
+def test_other_failures_are_retried_later(
     method: str, error: Exception, retry_after: float | None
 ) -> None:
-    api = waiting()
+    api = api_with_held_pod()
     api.before(method, raising(error))
     if method == "GET":
         api.before("PATCH", raising(status_error(409)))
@@ -368,16 +370,16 @@ def test_other_failures_are_tried_again_later(
     assert api.gates(KEY) == [GATE]
 
 
-def test_answer_that_is_no_pod_is_tried_again_later() -> None:
-    api, known = seen()
+def test_invalid_pod_response_is_retried_later() -> None:
+    api, known = api_with_pending()
     api.before("PATCH", raising(status_error(409)))
     api.pods[KEY]["metadata"]["name"] = 5
 
     assert Outcome.RETRY is release(api, known).outcome
 
 
-def test_lost_answer_of_a_release_that_was_done() -> None:
-    api, known = seen()
+def test_retry_after_lost_response_finds_pod_gone() -> None:
+    api, known = api_with_pending()
     api.after("PATCH", raising(unreachable()))
 
     assert Outcome.RETRY is release(api, known).outcome
@@ -388,17 +390,17 @@ def test_lost_answer_of_a_release_that_was_done() -> None:
 @pytest.mark.parametrize(
     ("status", "message", "left"),
     [
-        pytest.param(409, "scripted", 1, id="refused"),
+        pytest.param(409, "scripted", 1, id="rejected"),
         pytest.param(429, "scripted", 1, id="429"),
-        pytest.param(502, "Bad Gateway", 0, id="a proxy"),
-        pytest.param(503, "upstream connect error", 0, id="a proxy's 503"),
-        pytest.param(500, "Internal error occurred: failed calling webhook", 1, id="a webhook"),
-        pytest.param(500, "etcdserver: leader changed", 0, id="a new leader of etcd"),
-        pytest.param(504, "Timeout: request did not complete", 0, id="late"),
-        pytest.param(None, "", 0, id="no answer"),
+        pytest.param(502, "Bad Gateway", 0, id="proxy"),
+        pytest.param(503, "upstream connect error", 0, id="proxy 503"),
+        pytest.param(500, "Internal error occurred: failed calling webhook", 1, id="webhook"),
+        pytest.param(500, "etcdserver: leader changed", 0, id="etcd leader change"),
+        pytest.param(504, "Timeout: request did not complete", 0, id="timeout"),
+        pytest.param(None, "", 0, id="no response"),
     ],
 )
-def test_pod_that_may_have_been_released_keeps_its_slot(
+def test_failed_release_keeps_slot_only_if_outcome_is_unknown(
     status: int | None, message: str, left: int
 ) -> None:
     slots = Slots()
@@ -410,7 +412,7 @@ def test_pod_that_may_have_been_released_keeps_its_slot(
     assert slots.free == left
 
 
-def test_pod_keeps_no_slot_if_the_api_server_shuts_down() -> None:
+def test_pod_returns_its_slot_if_api_server_shuts_down() -> None:
     slots = Slots()
     api = FakeApi(held(gates=[Slots.gate]))
     api.before("PATCH", raising(status_error(503, reason="ServiceUnavailable")))
@@ -420,10 +422,10 @@ def test_pod_keeps_no_slot_if_the_api_server_shuts_down() -> None:
 
 
 @pytest.mark.parametrize("is_read", [True, False], ids=["read", "not read"])
-def test_pod_that_was_released_without_an_answer_keeps_its_slot(is_read: bool) -> None:
+def test_pod_released_with_lost_response_keeps_its_slot(is_read: bool) -> None:
     slots = Slots()
     api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
-    known = rechecked(api, decider)
+    known = pending_with_recheck(api, decider)
     api.after("PATCH", raising(unreachable()))
     assert Outcome.RETRY is attempt(api, decider, known).outcome
 
@@ -434,42 +436,42 @@ def test_pod_that_was_released_without_an_answer_keeps_its_slot(is_read: bool) -
     assert (api.gates(KEY), slots.free) == ([], 0)
 
 
-@pytest.mark.parametrize("ends", ["lead", "thaw"])
-@pytest.mark.parametrize("when", ["read", "asked", "refused"])
-def test_release_is_not_written_once_it_may_not_be(when: str, ends: str) -> None:
-    slots, may_go = Slots(), [True]
+@pytest.mark.parametrize("cause", ["lost_lead", "freeze"])
+@pytest.mark.parametrize("when", ["read", "plugin_call", "rejected"])
+def test_release_is_aborted_by_lost_leadership_or_freeze(when: str, cause: str) -> None:
+    slots, allowed = Slots(), [True]
 
-    def answer(pod: Pod) -> Result:
-        if when == "asked":
-            may_go.clear()
-        return as_noted(pod)
+    def at_release(pod: Pod) -> Result:
+        if when == "plugin_call":
+            allowed.clear()
+        return add_annotation(pod)
 
-    decider = decider_of(slots, Tightening(answer))
+    decider = decider_of(slots, Tightening(at_release))
     api = FakeApi(held(gates=[Slots.gate]))
-    known = rechecked(api, decider)._replace(copy=b"")
+    known = pending_with_recheck(api, decider)._replace(copy=b"")
     if when == "read":
-        api.before("GET", may_go.clear)
-    elif when == "refused":
+        api.before("GET", allowed.clear)
+    elif when == "rejected":
         api.before("PATCH", raising(status_error(422)))
-        api.before("GET", lambda: None, may_go.clear)
+        api.before("GET", lambda: None, allowed.clear)
     releaser = Releaser(
         api,
         decider,
         now_ms,
-        leading=lambda: ends == "thaw" or bool(may_go),
-        is_frozen=lambda _: ends == "thaw" and not may_go,
+        leading=lambda: cause == "freeze" or bool(allowed),
+        is_frozen=lambda _: cause == "freeze" and not allowed,
     )
 
     found = releaser.release(KEY, known)
     assert (found.outcome, slots.free) == (Outcome.CHANGED, 1)
-    assert (api.count("PATCH"), api.gates(KEY)) == (int(when == "refused"), [Slots.gate])
+    assert (api.count("PATCH"), api.gates(KEY)) == (int(when == "rejected"), [Slots.gate])
 
 
-@pytest.mark.parametrize("is_new", [False, True], ids=["deleted", "a new pod of that name"])
-def test_pod_that_is_gone_keeps_no_slot(*, is_new: bool) -> None:
+@pytest.mark.parametrize("is_new", [False, True], ids=["deleted", "recreated"])
+def test_gone_pod_returns_its_slot(*, is_new: bool) -> None:
     slots = Slots()
     api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
-    known = rechecked(api, decider)
+    known = pending_with_recheck(api, decider)
     api.delete(KEY)
     if is_new:
         api.put_pod(make_pod(uid="another"))
@@ -478,69 +480,69 @@ def test_pod_that_is_gone_keeps_no_slot(*, is_new: bool) -> None:
     assert slots.free == 1
 
 
-# --- plugins that have a say at release --------------------------------------------------------
+# --- plugins at release ------------------------------------------------------------------------
 
 
-def tightening(answer: Callable[[Pod], Result], *more: Plugin) -> ReleaseDecider:
+def decider_with(answer: Callable[[Pod], Result], *more: Plugin) -> ReleaseDecider:
     return decider_of(make_delay(), *more, Tightening(answer))
 
 
-def rechecked(api: FakeApi, decider: ReleaseDecider) -> PendingRelease:
-    found = pending_release(Pod.of(api.pods[KEY]), decider)
-    assert found is not None
-    assert found.recheck
-    return found
+def pending_with_recheck(api: FakeApi, decider: ReleaseDecider) -> PendingRelease:
+    pending = pending_release(Pod.of(api.pods[KEY]), decider)
+    assert pending is not None
+    assert pending.recheck
+    return pending
 
 
-def asking() -> tuple[FakeApi, ReleaseDecider, PendingRelease]:
-    api, decider = waiting(), tightening(as_delayed)
-    return api, decider, rechecked(api, decider)
+def api_with_recheck() -> tuple[FakeApi, ReleaseDecider, PendingRelease]:
+    api, decider = api_with_held_pod(), decider_with(annotate_delay)
+    return api, decider, pending_with_recheck(api, decider)
 
 
 def attempt(api: FakeApi, decider: ReleaseDecider, known: PendingRelease | None = None) -> Attempt:
-    return Releaser(api, decider, now_ms).release(KEY, known or rechecked(api, decider))
+    return Releaser(api, decider, now_ms).release(KEY, known or pending_with_recheck(api, decider))
 
 
-def annotated(api: FakeApi) -> dict[str, str]:
-    found: dict[str, str] = api.pods[KEY]["metadata"]["annotations"]
-    return found
+def annotations_of(api: FakeApi) -> dict[str, str]:
+    annotations: dict[str, str] = api.pods[KEY]["metadata"]["annotations"]
+    return annotations
 
 
-def as_noted(_pod: Pod) -> Result:
+def add_annotation(_pod: Pod) -> Result:
     return success(SetAnnotation("a", "b"))
 
 
-def as_delayed(pod: Pod) -> Result:
-    """Write down what the pod's delay is, so that it shows which pod was asked about."""
+def annotate_delay(pod: Pod) -> Result:
+    """Record the pod's delay, which shows the version of the pod that was passed."""
     return success(SetAnnotation("seen", pod.annotations["delay"]), warnings=["mind"])
 
 
 @pytest.mark.parametrize(
     ("has_copy", "requests"), [(True, ["PATCH"]), (False, ["GET", "PATCH"])], ids=str
 )
-def test_edits_are_written_in_the_patch_that_takes_the_gate_off(
-    has_copy: bool, requests: list[str]
-) -> None:
-    api, decider, known = asking()
+def test_edits_are_part_of_the_release_patch(has_copy: bool, requests: list[str]) -> None:
+    api, decider, known = api_with_recheck()
     tried = known if has_copy else known._replace(copy=b"")
 
     assert Attempt(Outcome.RELEASED, known, notes=["mind"]) == attempt(api, decider, tried)
     assert api.gates(KEY) == []
-    assert annotated(api)["seen"] == "15"
+    assert annotations_of(api)["seen"] == "15"
     assert [method for method, _ in api.requests] == requests
 
 
-def test_nothing_to_tighten() -> None:
-    api, decider = waiting(), tightening(lambda _: skip())
+def test_skipping_plugin_adds_nothing_to_patch() -> None:
+    api, decider = api_with_held_pod(), decider_with(lambda _: skip())
 
     assert list(attempt(api, decider).notes) == []
     assert len(api.bodies) == 1
-    assert release_patch(rechecked(waiting(), decider), now_ms()) == json.loads(api.bodies[0])
+    assert release_patch(
+        pending_with_recheck(api_with_held_pod(), decider), now_ms()
+    ) == json.loads(api.bodies[0])
 
 
 @pytest.mark.parametrize("status", [400, 403, 409, 422])
-def test_pod_goes_although_what_was_to_be_added_is_refused(status: int) -> None:
-    api, decider = waiting(), tightening(as_delayed)
+def test_pod_is_released_without_rejected_edits(status: int) -> None:
+    api, decider = api_with_held_pod(), decider_with(annotate_delay)
     api.before("PATCH", raising(status_error(status)))
 
     found = attempt(api, decider)
@@ -549,11 +551,11 @@ def test_pod_goes_although_what_was_to_be_added_is_refused(status: int) -> None:
         [f"{PROBLEM}HTTP {status}: scripted"],
     )
     assert api.gates(KEY) == []
-    assert "seen" not in annotated(api)
+    assert "seen" not in annotations_of(api)
 
 
-def test_release_that_is_refused_as_well_is_tried_again_later() -> None:
-    api, decider, known = asking()
+def test_release_rejected_without_edits_is_retried_later() -> None:
+    api, decider, known = api_with_recheck()
     api.before("PATCH", *[raising(status_error(422, retry_after=3.0))] * 2)
 
     assert Attempt(Outcome.RETRY, known, "HTTP 422: scripted", 3.0) == attempt(api, decider)
@@ -566,28 +568,28 @@ FULL = "released without placed: the pod's annotations leave no room"
 @pytest.mark.parametrize(
     ("filled", "patches", "notes"),
     [
-        pytest.param(ANNOTATION_BYTES // 2, 1, [], id="room"),
-        pytest.param(ANNOTATION_BYTES - 150, 1, [FULL], id="room for the time"),
+        pytest.param(ANNOTATION_BYTES // 2, 1, [], id="room for all"),
+        pytest.param(ANNOTATION_BYTES - 150, 1, [FULL], id="room for the timestamp"),
         pytest.param(ANNOTATION_BYTES - 60, 2, [FULL], id="no room"),
     ],
 )
-def test_pod_without_room_for_an_annotation_gets_the_other_edits(
+def test_pod_without_annotation_room_gets_other_edits(
     filled: int, patches: int, notes: list[str]
 ) -> None:
-    api = waiting()
+    api = api_with_held_pod()
     api.annotate(KEY, filled="x" * filled)
     edits = SelectNodes("pool", "tenants"), SetAnnotation("placed", "x" * 100)
 
-    found = attempt(api, tightening(lambda _: success(*edits)))
+    found = attempt(api, decider_with(lambda _: success(*edits)))
     assert (found.outcome, found.notes) == (Outcome.RELEASED, notes)
     assert api.pods[KEY]["spec"]["nodeSelector"] == {"pool": "tenants"}
     assert api.count("PATCH") == patches
 
 
-def test_refused_pod_that_may_not_start_any_more_returns_its_slot() -> None:
+def test_rejected_pod_no_longer_allowed_returns_its_slot() -> None:
     slots, answers = Slots(), list[Permit]([Wait(now_ms() + HOUR), Allow()])
     holding = HoldingToo(lambda _pod, _now_ms: answers.pop() if len(answers) > 1 else answers[0])
-    decider = decider_of(slots, holding, Tightening(as_noted))
+    decider = decider_of(slots, holding, Tightening(add_annotation))
     api = FakeApi(held(gates=[Slots.gate, HoldingToo.gate]))
     known = PendingRelease(0, UID, "", (), recheck=True)
     api.before("PATCH", raising(status_error(422)))
@@ -597,9 +599,9 @@ def test_refused_pod_that_may_not_start_any_more_returns_its_slot() -> None:
     assert (api.count("PATCH"), slots.free) == (1, 1)
 
 
-def test_refused_pod_keeps_its_slot_for_another_patch() -> None:
+def test_rejected_pod_keeps_its_slot_for_second_patch() -> None:
     slots = Slots()
-    decider = decider_of(slots, Tightening(as_noted))
+    decider = decider_of(slots, Tightening(add_annotation))
     api, free = FakeApi(held(gates=[Slots.gate])), list[int]()
     api.before("PATCH", raising(status_error(422)), lambda: free.append(slots.free))
     api.before("GET", lambda: free.append(slots.free))
@@ -608,33 +610,33 @@ def test_refused_pod_keeps_its_slot_for_another_patch() -> None:
     assert free == [0, 0]
 
 
-def test_what_was_refused_once_is_not_added_when_the_pod_changes() -> None:
-    api, decider = waiting(), tightening(as_delayed)
+def test_rejected_edits_are_not_retried_when_pod_changes() -> None:
+    api, decider = api_with_held_pod(), decider_with(annotate_delay)
     api.before("PATCH", raising(status_error(422)), lambda: api.annotate(KEY, noise="1"))
 
     found = attempt(api, decider)
     assert (found.outcome, found.notes) == (Outcome.RELEASED, [f"{PROBLEM}HTTP 422: scripted"])
-    assert "seen" not in annotated(api)
+    assert "seen" not in annotations_of(api)
     assert api.count("PATCH") == 3
 
 
-def test_edits_are_made_anew_for_a_pod_that_changed_in_between() -> None:
-    api, decider = waiting(), tightening(as_delayed)
+def test_edits_are_recomputed_for_changed_pod() -> None:
+    api, decider = api_with_held_pod(), decider_with(annotate_delay)
     api.before("PATCH", lambda: api.annotate(KEY, delay="14"))
 
     found = attempt(api, decider)
     assert (found.outcome, found.notes) == (Outcome.RELEASED, ["mind"])
     assert found.held is not None
     assert found.held.due_ms == CREATED_MS + 14 * SECOND
-    assert annotated(api)["seen"] == "14"
+    assert annotations_of(api)["seen"] == "14"
 
 
-def test_pod_that_is_to_be_asked_about_since_it_changed_in_between() -> None:
+def test_plugin_runs_if_changed_pod_concerns_it() -> None:
     class Choosy(Tightening):
         def concerns(self, pod: Pod) -> bool:
             return "space" in pod.annotations
 
-    api, decider = waiting(), decider_of(make_delay(), Choosy(as_delayed))
+    api, decider = api_with_held_pod(), decider_of(make_delay(), Choosy(annotate_delay))
     known = pending_release(Pod.of(api.pods[KEY]), decider)
     assert known is not None
     assert not known.recheck
@@ -642,51 +644,53 @@ def test_pod_that_is_to_be_asked_about_since_it_changed_in_between() -> None:
 
     found = attempt(api, decider, known)
     assert (found.outcome, found.notes) == (Outcome.RELEASED, ["mind"])
-    assert annotated(api)["seen"] == "15"
+    assert annotations_of(api)["seen"] == "15"
 
 
-def test_pod_that_changed_before_it_was_asked_about() -> None:
-    api, decider, known = asking()
+def test_edits_use_pod_changed_before_release() -> None:
+    api, decider, known = api_with_recheck()
     api.annotate(KEY, delay="5")
 
     assert Outcome.RELEASED is attempt(api, decider, known).outcome
-    assert annotated(api)["seen"] == "5"
-    assert api.count("PATCH") == 2  # the first one tests the version that was seen
+    assert annotations_of(api)["seen"] == "5"
+    assert api.count("PATCH") == 2  # the first one tests the outdated version
 
 
-@pytest.mark.parametrize("when", ["before", "in between"])
-def test_pod_that_is_due_later_after_all_is_left_alone(when: str) -> None:
-    api, decider, known = asking()
+@pytest.mark.parametrize("when", ["before", "during"])
+def test_postponed_pod_gets_no_edits(when: str) -> None:
+    api, decider, known = api_with_recheck()
     if when == "before":
         api.annotate(KEY, delay="1h")
     else:
         api.before("PATCH", lambda: api.annotate(KEY, delay="1h"))
 
     found = attempt(api, decider, known)
-    assert Attempt(Outcome.CHANGED, rechecked(api, decider)) == found
+    assert Attempt(Outcome.CHANGED, pending_with_recheck(api, decider)) == found
     assert api.gates(KEY) == [GATE]
-    assert "seen" not in annotated(api)
+    assert "seen" not in annotations_of(api)
 
 
-def test_pod_that_is_gone_before_it_is_asked_about() -> None:
-    api, decider, known = asking()
+def test_pod_deleted_before_plugin_call_is_gone() -> None:
+    api, decider, known = api_with_recheck()
     api.delete(KEY)
 
     assert Attempt(Outcome.GONE) == attempt(api, decider, known)
 
 
-def test_pod_that_is_another_now_is_not_asked_about() -> None:
-    api, decider, known = asking()
+def test_recreated_pod_with_recheck_counts_as_changed() -> None:
+    api, decider, known = api_with_recheck()
     api.put_pod(held({"delay": "1"}, uid="another"))
 
-    assert Attempt(Outcome.CHANGED, rechecked(api, decider)) == attempt(api, decider, known)
+    assert Attempt(Outcome.CHANGED, pending_with_recheck(api, decider)) == attempt(
+        api, decider, known
+    )
 
 
-def test_plugin_that_fails_keeps_no_pod() -> None:
+def test_failing_plugin_does_not_block_release() -> None:
     def fail(_pod: Pod) -> Result:
         raise KeyError("x")
 
-    api, decider = waiting(), tightening(fail)
+    api, decider = api_with_held_pod(), decider_with(fail)
 
     found = attempt(api, decider)
     assert (found.outcome, found.notes) == (
@@ -701,12 +705,12 @@ NO_TEXT: Any = KeyError("x")
 @pytest.mark.parametrize(
     ("answer", "what"),
     [
-        pytest.param(success(warnings=[NO_TEXT]), "warning", id="a warning"),
-        pytest.param(reject(NO_TEXT), "reason", id="a refusal's reason"),
+        pytest.param(success(warnings=[NO_TEXT]), "warning", id="warning"),
+        pytest.param(reject(NO_TEXT), "reason", id="reject reason"),
     ],
 )
-def test_plugin_that_answers_what_is_no_text_keeps_no_pod(answer: Result, what: str) -> None:
-    api, decider = waiting(), tightening(lambda _: answer)
+def test_invalid_plugin_message_does_not_block_release(answer: Result, what: str) -> None:
+    api, decider = api_with_held_pod(), decider_with(lambda _: answer)
 
     found = attempt(api, decider)
     why = f"TypeError: it returned the {what} KeyError; use text"
@@ -714,10 +718,10 @@ def test_plugin_that_answers_what_is_no_text_keeps_no_pod(answer: Result, what: 
     assert found.notes == [f"plugin 'tightening' failed in release: {why}"]
 
 
-def test_edits_of_which_no_patch_can_be_made_keep_no_pod() -> None:
+def test_invalid_edits_do_not_block_release() -> None:
     nonsense: Any = 5
-    api = waiting()
-    decider = tightening(lambda _: success(SetAnnotation(nonsense, "1"), warnings=["mind"]))
+    api = api_with_held_pod()
+    decider = decider_with(lambda _: success(SetAnnotation(nonsense, "1"), warnings=["mind"]))
 
     found = attempt(api, decider)
     assert Outcome.RELEASED is found.outcome

@@ -19,7 +19,7 @@ def cel_read(literal: str) -> str:
 
 
 @given(st.text(st.characters(exclude_categories=["Cs"])))
-def test_string_is_read_back(text: str) -> None:
+def test_string_literal_round_trips(text: str) -> None:
     literal = cel.string(text)
 
     assert text == cel_read(literal)
@@ -45,5 +45,5 @@ def test_string_is_read_back(text: str) -> None:
         ),
     ],
 )
-def test_has_annotation_tests_each_level(pod: str, expected: str) -> None:
+def test_has_annotation_checks_each_level(pod: str, expected: str) -> None:
     assert expected == cel.has_annotation(["a", "b"], pod)

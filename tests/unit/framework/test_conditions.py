@@ -10,7 +10,7 @@ EMPTY = "profiles: [{plugins: {disabled: [{name: '*'}]}}]"
 DELAY: dict[str, type[Plugin]] = {"delay": Delay}
 
 
-def test_create_condition_matches_what_the_plugins_match_and_our_prefix() -> None:
+def test_create_condition_matches_plugins_and_holdfast_prefix() -> None:
     expected = (
         f"({make_delay().match('object')}) || "
         "(has(object.spec.schedulingGates) && (object.spec.schedulingGates.size() > 100 || "
@@ -28,7 +28,7 @@ def test_create_condition_has_no_duplicates() -> None:
     assert conditions.create_condition(make_profiles()) == conditions.create_condition(twice)
 
 
-def test_validate_condition_leaves_out_what_the_plugins_skip() -> None:
+def test_validate_condition_excludes_pods_that_plugins_skip() -> None:
     delay = make_delay()
     expected = (
         f"(({delay.match('object')}) && (!({delay.skip_match('object')}) || "
@@ -44,13 +44,13 @@ def test_validate_condition_leaves_out_what_the_plugins_skip() -> None:
     assert expected == conditions.validate_condition(make_profiles(known=DELAY))
 
 
-def test_a_plugin_without_skip_match_is_always_called() -> None:
+def test_plugin_without_skip_match_is_always_called() -> None:
     profiles = profiles_of(Holding())
 
     assert conditions.create_condition(profiles) == conditions.validate_condition(profiles)
 
 
-def test_a_gate_is_skipped_only_if_its_own_plugin_has_skip_match() -> None:
+def test_gate_is_skipped_only_if_its_plugin_has_skip_match() -> None:
     made = conditions.validate_condition(profiles_of(make_delay(), Holding()))
 
     assert "!(one.name in ['holdfast.dev/delay'])" in made
@@ -77,7 +77,7 @@ class Validating(Scripted):
     validates_templates = True
 
 
-def test_any_change_of_a_template_matches_if_a_plugin_validates_templates() -> None:
+def test_any_template_change_matches_if_a_plugin_validates_templates() -> None:
     template = "object.spec.template"
     on_create = "request.operation == 'CREATE'"
     key = (
@@ -95,7 +95,7 @@ def test_any_change_of_a_template_matches_if_a_plugin_validates_templates() -> N
     )
 
 
-def test_any_template_of_a_list_matches_if_the_list_has_changed() -> None:
+def test_changed_template_list_matches_if_any_template_matches() -> None:
     path = "spec.replicatedJobs[].template.spec.template"
     assert conditions.template_condition(profiles_of(Scripted()), f"object.{path}") == (
         "(request.operation == 'CREATE' || "
@@ -106,7 +106,7 @@ def test_any_template_of_a_list_matches_if_the_list_has_changed() -> None:
     )
 
 
-def test_any_of_two_templates_matches_if_their_field_has_changed() -> None:
+def test_changed_template_pair_matches_if_either_matches() -> None:
     pods = [f"object.spec.group.{one}Template" for one in ("worker", "leader")]
     assert conditions.template_condition(profiles_of(Scripted()), *pods) == (
         "(request.operation == 'CREATE' || object.?spec.?group != oldObject.?spec.?group) && "
@@ -116,13 +116,13 @@ def test_any_of_two_templates_matches_if_their_field_has_changed() -> None:
     )
 
 
-def test_validating_templates_does_not_change_the_condition_of_pods() -> None:
+def test_validating_templates_does_not_change_the_pod_condition() -> None:
     validating, other = profiles_of(Validating()), profiles_of(Scripted())
 
     assert conditions.update_condition(validating) == conditions.update_condition(other)
 
 
-def test_update_condition_of_a_pod_matches_an_added_finalizer_of_ours() -> None:
+def test_pod_update_condition_matches_added_holdfast_finalizer() -> None:
     assert conditions.update_condition(make_profiles(EMPTY)) == (
         "(object.metadata.?finalizers.orValue([]).size() > 100 || "
         "object.metadata.?finalizers.orValue([]).exists(one, one.startsWith('holdfast.dev/') && "

@@ -1,4 +1,4 @@
-"""The patch that edits become; what is about nodes' affinity is in test_affinity.py."""
+"""JSON patches made from edits; node affinity is in test_node_affinity.py."""
 
 import copy
 from collections.abc import Sequence
@@ -35,7 +35,7 @@ UNREADY = "node.kubernetes.io/"
 
 
 def default(taint: str, *, operator: str = "Exists", seconds: int = 300) -> dict[str, Any]:
-    """Make a toleration that the API server adds to pods."""
+    """Make a toleration that the API server adds to pods by default."""
     fields = {"key": UNREADY + taint, "operator": operator, "effect": "NoExecute"}
     return {**fields, "tolerationSeconds": seconds}
 
@@ -74,8 +74,8 @@ def tolerate(spec: Any, edit: Tolerate) -> None:
         spec["tolerations"] = [*present, wanted]
 
 
-def normal(pod: Any) -> Any:
-    """Write absent, null and empty alike, as the API server stores them."""
+def normalized(pod: Any) -> Any:
+    """Remove null and empty fields, which the API server stores like absent ones."""
     pod = copy.deepcopy(pod)
     for part in (pod["metadata"], pod["spec"]):
         for name in [name for name, value in part.items() if not value]:
@@ -131,14 +131,14 @@ edit_lists = st.lists(
 
 
 @given(pods, edit_lists)
-def test_patch_makes_the_intended_pod(pod: Any, edits: list[Edit]) -> None:
+def test_patch_produces_the_intended_pod(pod: Any, edits: list[Edit]) -> None:
     operations = patch(Pod.of(pod), edits)
 
-    assert normal(intended(pod, edits)) == normal(apply_patch(pod, operations))
+    assert normalized(intended(pod, edits)) == normalized(apply_patch(pod, operations))
 
 
 @given(pods, edit_lists)
-def test_edited_review_is_that_of_the_patched_pod(pod: Any, edits: list[Edit]) -> None:
+def test_edited_review_equals_review_of_patched_pod(pod: Any, edits: list[Edit]) -> None:
     patched = apply_patch(pod, patch(Pod.of(pod), edits))
     review = edited(read_review(pod), edits)
 
@@ -153,13 +153,13 @@ def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
 
 
 @given(pods, edit_lists)
-def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
+def test_patch_has_no_redundant_operation(pod: Any, edits: list[Edit]) -> None:
     operations = patch(Pod.of(pod), edits)
-    wanted = normal(intended(pod, edits))
+    wanted = normalized(intended(pod, edits))
     for index in range(len(operations)):
         rest = operations[:index] + operations[index + 1 :]
         try:
-            outcome = normal(apply_patch(pod, rest))
+            outcome = normalized(apply_patch(pod, rest))
         except PATCH_ERRORS:
             continue
         assert wanted != outcome
@@ -168,7 +168,7 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
 @pytest.mark.parametrize(
     ("pod", "edits", "expected"),
     [
-        pytest.param(make_pod(), [], [], id="nothing"),
+        pytest.param(make_pod(), [], [], id="no edits"),
         pytest.param(
             make_pod({"x": "y"}, gates=["a.io/b"], labels={"a/z": "1"}),
             [AddGate(GATE), SetAnnotation("a/b~c", "1"), RemoveAnnotation("x"), RemoveLabel("a/z")],
@@ -178,7 +178,7 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
                 {"op": "remove", "path": "/metadata/annotations/x"},
                 {"op": "remove", "path": "/metadata/labels/a~1z"},
             ],
-            id="a pod with both",
+            id="existing annotations and gates",
         ),
         pytest.param(
             make_pod({"a": "1"}, gates=[GATE], scheduler="mine"),
@@ -189,7 +189,7 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
                 SetSchedulerName("mine"),
             ],
             [],
-            id="all there already",
+            id="all already present",
         ),
         pytest.param(
             make_pod(), [SetAnnotation("a", "1"), RemoveAnnotation("a")], [], id="later edits win"
@@ -209,7 +209,7 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
                     },
                 }
             ],
-            id="a further toleration; without an operator it is Equal",
+            id="another toleration; the operator defaults to Equal",
         ),
         pytest.param(
             with_spec(tolerations=[{"key": "edge"}]),
@@ -221,7 +221,7 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
                     "value": {"key": "other", "operator": "Equal"},
                 }
             ],
-            id="an edit without an operator is Equal too",
+            id="the operator of an edit defaults to Equal",
         ),
         pytest.param(
             with_spec(tolerations=[default("not-ready"), {"key": "a"}, default("unreachable")]),
@@ -244,7 +244,7 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
                 {"op": "remove", "path": "/spec/tolerations/0"},
                 {"op": "add", "path": "/spec/tolerations/-", "value": {"operator": "Exists"}},
             ],
-            id="a toleration of everything replaces both defaults",
+            id="a wildcard toleration replaces both defaults",
         ),
         pytest.param(
             with_spec(tolerations=[default("unreachable", seconds=60), default("not-ready")]),
@@ -276,19 +276,19 @@ def test_patch_has_no_operation_to_spare(pod: Any, edits: list[Edit]) -> None:
                     },
                 },
             ],
-            id="a pod's own toleration, and a default that is asked for, stay",
+            id="the pod's own and requested default tolerations are kept",
         ),
         pytest.param(
             make_pod(),
             [SelectNodes("a/b", "1"), SelectNodes("c", "2")],
             [{"op": "add", "path": "/spec/nodeSelector", "value": {"a/b": "1", "c": "2"}}],
-            id="the first selectors",
+            id="no nodeSelector yet",
         ),
         pytest.param(
             with_spec(nodeSelector={"c": "2"}),
             [SelectNodes("a/b", "1"), SelectNodes("c", "2")],
             [{"op": "add", "path": "/spec/nodeSelector/a~1b", "value": "1"}],
-            id="a further selector",
+            id="one selector already present",
         ),
     ],
 )
@@ -299,7 +299,7 @@ def test_patch(pod: Any, edits: list[Edit], expected: list[dict[str, Any]]) -> N
     assert patch(patched.pod, edits) == []
 
 
-def test_what_is_no_edit_is_named() -> None:
+def test_non_edit_raises_type_error() -> None:
     with pytest.raises(TypeError) as caught:
         patch(Pod.of(make_pod()), ["gate"])  # type: ignore[list-item]
 

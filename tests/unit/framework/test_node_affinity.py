@@ -28,9 +28,9 @@ ZONE_JSON = {"key": "zone", "operator": "NotIn", "values": ["b"]}
 PREFERRED_EDGE = {"weight": 5, "preference": {"matchExpressions": [EDGE_JSON]}}
 
 
-def with_affinity(found: Any, **spec: Any) -> Any:
+def with_affinity(affinity: Any, **spec: Any) -> Any:
     pod = make_pod()
-    pod["spec"] |= {"affinity": found, **spec}
+    pod["spec"] |= {"affinity": affinity, **spec}
     return pod
 
 
@@ -51,11 +51,11 @@ NEW = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [EDGE_JSON]}]}}
     ("pod", "expected"),
     [
         pytest.param(make_pod(), [add("/spec/affinity", {"nodeAffinity": NEW})], id="no affinity"),
-        pytest.param(requiring(), [], id="no term: no node, and it stays so"),
+        pytest.param(requiring(), [], id="no terms: matches no node, unchanged"),
         pytest.param(
             requiring({}, {"matchExpressions": []}, {"matchExpressions": None, "matchFields": []}),
             [],
-            id="empty terms: no node, and it stays so",
+            id="empty terms: matches no node, unchanged",
         ),
         pytest.param(
             requiring(
@@ -68,11 +68,11 @@ NEW = {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [EDGE_JSON]}]}}
                 add(f"{TERMS}/0/matchExpressions/-", EDGE_JSON),
                 add(f"{TERMS}/3/matchExpressions", [EDGE_JSON]),
             ],
-            id="every term that is not empty and does not have it",
+            id="every non-empty term without it",
         ),
     ],
 )
-def test_required_goes_into_every_term(pod: Any, expected: list[Any]) -> None:
+def test_requirement_is_added_to_every_term(pod: Any, expected: list[Any]) -> None:
     assert expected == patch(Pod.of(pod), [RequireNodes((EDGE,))])
 
 
@@ -86,7 +86,7 @@ def test_required_goes_into_every_term(pod: Any, expected: list[Any]) -> None:
                 add(f"{TERMS}/0/matchFields", [NODE_1_JSON]),
                 add(f"{TERMS}/1/matchExpressions", [EDGE_JSON, DISK_JSON]),
             ],
-            id="some is there",
+            id="some already present",
         )
     ],
 )
@@ -115,7 +115,7 @@ def test_preferred_is_appended_once(present: Any, path: str, single: bool) -> No
     assert expected == patch(Pod.of(with_affinity(present)), edits)
 
 
-def test_preferred_is_appended_once_in_whatever_order_it_is_written() -> None:
+def test_preferred_term_is_deduplicated_regardless_of_order() -> None:
     edits = [PreferNodes(5, (NODE_1, EDGE, DISK)), PreferNodes(5, (EDGE, NODE_1, DISK))]
     once = apply_patch(make_pod(), patch(Pod.of(make_pod()), edits[:1]))
 
@@ -123,14 +123,14 @@ def test_preferred_is_appended_once_in_whatever_order_it_is_written() -> None:
     assert patch(Pod.of(once), edits) == []
 
 
-def test_preferred_of_another_weight_is_another() -> None:
+def test_preferred_term_with_another_weight_is_added() -> None:
     pod = Pod.of(with_affinity({"nodeAffinity": {PREFERRED: [PREFERRED_EDGE]}}))
 
     assert patch(pod, [PreferNodes(5, (EDGE,))]) == []
     assert len(patch(pod, [PreferNodes(6, (EDGE,))])) == 1
 
 
-def test_nothing_to_require() -> None:
+def test_empty_requirement_changes_nothing() -> None:
     assert patch(Pod.of(make_pod()), [RequireNodes(())]) == []
 
 
@@ -249,7 +249,7 @@ def satisfies(node: Any, edits: list[Edit]) -> bool:
 
 
 @given(pods, edit_lists, nodes)
-def test_nodes_of_the_patched_pod_are_those_of_the_pod_that_the_edits_allow(
+def test_patched_pod_fits_nodes_that_pod_and_edits_allow(
     pod: Any, edits: list[Edit], nodes: list[Any]
 ) -> None:
     patched = apply_patch(pod, patch(Pod.of(pod), edits))
@@ -259,7 +259,7 @@ def test_nodes_of_the_patched_pod_are_those_of_the_pod_that_the_edits_allow(
 
 
 @given(pods, nodes)
-def test_unmet_requirements_are_those_that_keep_a_pod_away(pod: Any, nodes: list[Any]) -> None:
+def test_unmet_requirements_explain_why_a_node_does_not_fit(pod: Any, nodes: list[Any]) -> None:
     terms = node_affinity.terms(Pod.of(pod))
     for node in nodes if terms is None or any(terms) else ():
         unmet = node_affinity.unmet(Pod.of(pod), msgspec.convert(node, Node))
@@ -304,7 +304,7 @@ def has_only_additions(old: Any, new: Any) -> bool:
 
 
 @given(pods, edit_lists)
-def test_patch_is_one_that_a_gated_pod_may_be_given(pod: Any, edits: list[Edit]) -> None:
+def test_patch_is_a_valid_update_of_a_gated_pod(pod: Any, edits: list[Edit]) -> None:
     patched = apply_patch(pod, patch(Pod.of(pod), edits))
 
     assert is_tightening(pod, patched)
@@ -324,7 +324,7 @@ def test_patch_leaves_everything_else_alone(pod: Any, edits: list[Edit]) -> None
     )
 
 
-# --- what no node can meet ---------------------------------------------------------------------
+# --- impossible requirements -------------------------------------------------------------------
 
 
 def require(operator: str, *values: str, key: str = "k", is_field: bool = False) -> Requirement:
@@ -334,8 +334,10 @@ def require(operator: str, *values: str, key: str = "k", is_field: bool = False)
 @pytest.mark.parametrize(
     "requirements",
     [
-        pytest.param([require("Gt", "4"), require("Lt", "5")], id="nothing between"),
-        pytest.param([require("Gt", "5"), require("In", "5", "04", "x")], id="In is not above"),
+        pytest.param([require("Gt", "4"), require("Lt", "5")], id="no integer between"),
+        pytest.param(
+            [require("Gt", "5"), require("In", "5", "04", "x")], id="In value not above Gt"
+        ),
         pytest.param([require("Gt", "9223372036854775807")], id="above int64"),
         pytest.param(
             [
@@ -355,13 +357,15 @@ def test_impossible(requirements: list[Requirement]) -> None:
 @pytest.mark.parametrize(
     "requirements",
     [
-        pytest.param([require("Gt", "4"), require("Lt", "6"), require("NotIn", "5")], id="as 05"),
+        pytest.param(
+            [require("Gt", "4"), require("Lt", "6"), require("NotIn", "5")], id="met by 05"
+        ),
         pytest.param(
             [
                 require("In", "a", key="metadata.name"),
                 require("In", "b", key="metadata.name", is_field=True),
             ],
-            id="a label and a field of one name",
+            id="a label and a field of the same name",
         ),
     ],
 )
@@ -377,7 +381,7 @@ BOTH_NODES = {"matchFields": [NODE_1_JSON, NODE_2_JSON], "matchExpressions": [ED
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
-        pytest.param(make_pod(), [], id="requires nothing"),
+        pytest.param(make_pod(), [], id="no requirements"),
         pytest.param(requiring(), [], id="no term"),
         pytest.param(
             requiring({"matchExpressions": [NODE_1_JSON, NODE_2_JSON]}), [], id="a label alone"
@@ -395,8 +399,8 @@ LABELS = [None, "", "a", "b", "4", "04", "5", "05", "06", "12", "13", "0", "othe
 
 
 @given(st.lists(requirements(("0", "3", "4", "5", "11")), max_size=5))
-def test_impossible_is_what_no_label_meets(found: list[Requirement]) -> None:
-    """The labels are enough to meet whatever of these requirements can be met together."""
+def test_impossible_requirements_are_met_by_no_label(found: list[Requirement]) -> None:
+    """The labels can meet any of these requirements that can be met together."""
     by_key = {one.key: [each for each in found if each.key == one.key] for one in found}
     unmet = [
         group

@@ -43,7 +43,7 @@ from tests.support.builders import (
 from tests.support.scripted import Holding, HoldingToo, Scripted, Tightening, decider_of, never
 
 
-def test_due_by_the_plugin_that_holds() -> None:
+def test_due_time_comes_from_the_holding_plugin() -> None:
     decider = make_decider(
         "profiles: [{pluginConfig: [{name: delay, args: {annotations: [wait.io/for]}}]}]"
     )
@@ -51,33 +51,35 @@ def test_due_by_the_plugin_that_holds() -> None:
     assert Due(CREATED_MS + MINUTE) == decider.due(Pod.of(held({"wait.io/for": "1m"})))
 
 
-def both(**fields: Any) -> Pod:
-    """Make a pod with the gates of all that may hold it."""
+def held_by_all(**fields: Any) -> Pod:
+    """Make a pod with the gates of all plugins."""
     gates = [GATE, Holding.gate, HoldingToo.gate]
     return Pod.of(held({"delay": "1m"}, gates=fields.pop("gates", gates), **fields))
 
 
-def others(**fields: Any) -> Pod:
-    """Make one with the gates of other plugins than the delay's alone."""
-    return both(**{"gates": [Holding.gate, HoldingToo.gate], **fields})
+def held_by_others(**fields: Any) -> Pod:
+    """Make a pod with the gates of all plugins but delay."""
+    return held_by_all(**{"gates": [Holding.gate, HoldingToo.gate], **fields})
 
 
 @pytest.mark.parametrize(
     "plugins",
     [(make_delay(), Holding()), (Holding(), make_delay())],
-    ids=["the longer behind", "the longer first"],
+    ids=["longer hold last", "longer hold first"],
 )
-def test_due_is_the_latest_of_several_plugins(plugins: tuple[Plugin, ...]) -> None:
-    assert decider_of(*plugins).due(both()) == Due(CREATED_MS + HOUR, "as it says", recheck=True)
+def test_latest_due_time_of_several_plugins_counts(plugins: tuple[Plugin, ...]) -> None:
+    assert decider_of(*plugins).due(held_by_all()) == Due(
+        CREATED_MS + HOUR, "as it says", recheck=True
+    )
 
 
-def test_plugin_whose_gate_the_pod_lacks_does_not_hold_it() -> None:
-    pod = both(gates=[GATE])
+def test_plugin_without_its_gate_does_not_hold_the_pod() -> None:
+    pod = held_by_all(gates=[GATE])
 
     assert Due(CREATED_MS + MINUTE) == decider_of(make_delay(), Holding()).due(pod)
 
 
-def test_delay_counts_though_only_another_plugin_is_left() -> None:
+def test_delay_is_honoured_without_the_delay_plugin() -> None:
     pod = Pod.of(held({"delay": "2h"}, gates=[GATE, Holding.gate]))
 
     assert decider_of(Holding()).due(pod).at_ms == CREATED_MS + 2 * HOUR
@@ -87,12 +89,12 @@ def test_delay_counts_though_only_another_plugin_is_left() -> None:
     ("answer", "why"),
     [
         pytest.param(KeyError("x"), "KeyError: 'x'", id="raises"),
-        pytest.param(None, "TypeError: it returned NoneType", id="answers nothing"),
-        pytest.param(Wait(cast(Any, "soon")), "ValueError: ", id="answers a word"),
-        pytest.param(Wait(cast(Any, float("inf"))), "OverflowError: ", id="answers infinity"),
+        pytest.param(None, "TypeError: it returned NoneType", id="returns None"),
+        pytest.param(Wait(cast(Any, "soon")), "ValueError: ", id="returns text"),
+        pytest.param(Wait(cast(Any, float("inf"))), "OverflowError: ", id="returns infinity"),
     ],
 )
-def test_plugin_that_cannot_decide_is_asked_again_and_keeps_its_pods(
+def test_plugin_that_fails_keeps_holding_and_is_rechecked(
     answer: Any, why: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     def decide(_pod: Pod, _now_ms: int) -> Permit:
@@ -103,16 +105,16 @@ def test_plugin_that_cannot_decide_is_asked_again_and_keeps_its_pods(
     decider = decider_of(make_delay(), Holding(decide))
     problem = f"plugin 'holding' failed in permit: {why}"
 
-    assert decider.due(both()) == Due(CREATED_MS + MINUTE, recheck=True)
+    assert decider.due(held_by_all()) == Due(CREATED_MS + MINUTE, recheck=True)
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.getMessage().startswith(f"default/web-0: {problem}")
     with pytest.raises(PluginFailedError) as caught:
-        decider.permit(both(), CREATED_MS + MINUTE)
+        decider.permit(held_by_all(), CREATED_MS + MINUTE)
     assert str(caught.value).startswith(problem)
 
 
-def test_plugin_that_fails_too_long_no_longer_holds_the_pod() -> None:
+def test_permit_timeout_releases_pod_of_failing_plugin() -> None:
     answers: list[Permit | Exception] = []
 
     def decide(_pod: Pod, _now_ms: int) -> Permit:
@@ -127,23 +129,23 @@ def test_plugin_that_fails_too_long_no_longer_holds_the_pod() -> None:
 
     def fails(at_ms: int) -> None:
         with pytest.raises(PluginFailedError):
-            decider.permit(both(), at_ms)
+            decider.permit(held_by_all(), at_ms)
 
     fails(due_ms)
     fails(due_ms + MINUTE - 1)
     answers.append(Allow())
-    assert decider.permit(both(), due_ms + MINUTE) == Due(due_ms, recheck=True)
-    fails(due_ms + 2 * MINUTE)  # it counts from its next failure
-    decider.forget(both().metadata.uid)
+    assert decider.permit(held_by_all(), due_ms + MINUTE) == Due(due_ms, recheck=True)
+    fails(due_ms + 2 * MINUTE)  # the timeout restarts at the next failure
+    decider.forget(held_by_all().metadata.uid)
     fails(due_ms + 10 * MINUTE)
-    due = decider.permit(both(), due_ms + 11 * MINUTE)
+    due = decider.permit(held_by_all(), due_ms + 11 * MINUTE)
     assert due.at_ms <= due_ms + 11 * MINUTE
     assert due.problem == (
         "plugin 'holding' failed in permit: OSError: no route: released after permitTimeout"
     )
 
 
-def test_failure_before_a_freeze_or_an_earlier_term_does_not_count() -> None:
+def test_freeze_or_new_term_restarts_the_permit_timeout() -> None:
     def fail(_pod: Pod, _now_ms: int) -> Permit:
         raise OSError
 
@@ -151,7 +153,7 @@ def test_failure_before_a_freeze_or_an_earlier_term_does_not_count() -> None:
     handle.connect(term=lambda: terms[-1])
     profile = Profile("*", [Holding(fail)], permit_timeout_ms=MINUTE)
     decider = ReleaseDecider(Profiles([profile]), Runner(lambda: 0.0, Measured()), handle)
-    pod = others(gates=[Holding.gate])
+    pod = held_by_others(gates=[Holding.gate])
 
     def fails(at_ms: int) -> None:
         with pytest.raises(PluginFailedError):
@@ -166,41 +168,41 @@ def test_failure_before_a_freeze_or_an_earlier_term_does_not_count() -> None:
     assert decider.permit(pod, CREATED_MS + 3 * MINUTE).at_ms == CREATED_MS
 
 
-def test_problem_of_a_plugin_that_allows_the_pod_is_reported() -> None:
+def test_problem_of_allowing_plugin_is_reported() -> None:
     decider = decider_of(Holding(lambda _pod, _now: Allow("odd")), make_delay())
 
-    assert decider.permit(both(), CREATED_MS + MINUTE) == Due(
+    assert decider.permit(held_by_all(), CREATED_MS + MINUTE) == Due(
         CREATED_MS + MINUTE, "odd", recheck=True
     )
 
 
-def test_other_plugins_hold_a_pod_though_one_has_failed_too_long() -> None:
+def test_permit_timeout_of_one_plugin_keeps_other_holds() -> None:
     def fail(_pod: Pod, _now_ms: int) -> Permit:
         raise OSError
 
     profile = Profile("*", [Holding(fail), HoldingToo()], permit_timeout_ms=0)
     decider = ReleaseDecider(Profiles([profile]), Runner(lambda: 0.0, Measured()))
 
-    assert decider.permit(others(), CREATED_MS).at_ms == CREATED_MS + HOUR
+    assert decider.permit(held_by_others(), CREATED_MS).at_ms == CREATED_MS + HOUR
 
 
 @pytest.mark.parametrize(
     ("answer", "expected"),
     [
         pytest.param(Wait(0), CREATED_MS, id="before creation"),
-        pytest.param(Wait(-(10**30)), CREATED_MS, id="before all calendars"),
+        pytest.param(Wait(-(10**30)), CREATED_MS, id="before the calendar"),
         pytest.param(Wait(CREATED_MS + 1), CREATED_MS + 1, id="a time"),
-        pytest.param(Wait(10**400), NEVER_MS, id="beyond all numbers"),
-        pytest.param(Wait(), NEVER_MS, id="an event"),
+        pytest.param(Wait(10**400), NEVER_MS, id="huge number"),
+        pytest.param(Wait(), NEVER_MS, id="no time"),
         pytest.param(Reject("no"), NEVER_MS, id="a rejection"),
-        pytest.param(Allow(), CREATED_MS, id="nothing"),
+        pytest.param(Allow(), CREATED_MS, id="allowed"),
     ],
 )
-def test_due_of_a_plugin_has_bounds(answer: Permit, expected: int) -> None:
+def test_due_time_of_a_plugin_is_clamped(answer: Permit, expected: int) -> None:
     def decide(_pod: Pod, now_ms: int) -> Permit:
         return Allow() if now_ms > CREATED_MS else answer
 
-    due = decider_of(Holding(decide)).due(others(gates=[Holding.gate]))
+    due = decider_of(Holding(decide)).due(held_by_others(gates=[Holding.gate]))
     assert (due.at_ms, due.recheck) == (expected, True)
 
 
@@ -214,41 +216,41 @@ def every(period_ms: int, phase_ms: int = 0) -> Holding:
     return Holding(decide)
 
 
-def test_due_is_the_first_time_that_suits_all_plugins() -> None:
+def test_due_time_is_the_first_that_all_plugins_allow() -> None:
     first, second = every(7), HoldingToo(every(5, phase_ms=3).permit)
     (found,) = (at for at in range(CREATED_MS, CREATED_MS + 35) if not at % 7 and at % 5 == 3)
 
-    assert decider_of(first, second).due(others()).at_ms == found
+    assert decider_of(first, second).due(held_by_others()).at_ms == found
 
 
-def test_plugins_that_never_agree_are_not_asked_for_ever() -> None:
+def test_search_for_a_common_due_time_is_bounded() -> None:
     never_both = decider_of(every(2), HoldingToo(every(2, phase_ms=1).permit))
 
-    assert never_both.due(others()).at_ms < CREATED_MS + 1_000
+    assert never_both.due(held_by_others()).at_ms < CREATED_MS + 1_000
 
 
-def test_plugin_that_polls_is_asked_again_after_a_period() -> None:
+def test_polling_plugin_is_rechecked_after_its_period() -> None:
     def poll(_pod: Pod, now_ms: int) -> Permit:
         return Wait(now_ms + MINUTE, open_ended=True)
 
     decider = decider_of(Holding(poll), HoldingToo(lambda _pod, _now_ms: Allow()))
 
-    assert decider.permit(others(), CREATED_MS + HOUR) == Due(
+    assert decider.permit(held_by_others(), CREATED_MS + HOUR) == Due(
         CREATED_MS + HOUR + MINUTE, recheck=True, open_ended=True
     )
 
 
-def test_waits_name_the_plugins_and_their_reasons() -> None:
+def test_wait_reasons_name_their_plugins() -> None:
     def because(reason: str) -> Callable[[Pod, int], Permit]:
         return lambda _pod, _now_ms: Wait(reason=reason)
 
     decider = decider_of(Holding(because("a slot")), HoldingToo(because("the job")))
     expected = "holding: a slot; holding-too: the job"
 
-    assert decider.due(others()) == Due(NEVER_MS, reason=expected, recheck=True)
+    assert decider.due(held_by_others()) == Due(NEVER_MS, reason=expected, recheck=True)
 
 
-def test_plugin_that_is_recorded_as_allowing_is_not_asked() -> None:
+def test_plugin_in_allowed_annotation_is_not_asked() -> None:
     decider = decider_of(Holding(never), HoldingToo(never))
     one, two = (
         Pod.of(held({ALLOWED_ANNOTATION: text}, gates=[Holding.gate, HoldingToo.gate]))
@@ -263,7 +265,7 @@ class Slow(Holding):
     permit_may_block = True
 
 
-def test_plugin_that_may_block_is_asked_last_and_under_a_deadline(
+def test_blocking_permit_is_skipped_by_due_and_has_a_deadline(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(permit, "PERMIT_SECONDS", 0.01)
@@ -272,7 +274,7 @@ def test_plugin_that_may_block_is_asked_last_and_under_a_deadline(
         "hangs": lambda _pod, _now_ms: Allow() if hangs.wait(10) else Wait(),
         "waits": never,
     }
-    pod = others(gates=[Holding.gate])
+    pod = held_by_others(gates=[Holding.gate])
 
     hanging = decider_of(Slow(answers["hangs"]))
     assert hanging.due(pod) == Due(CREATED_MS, recheck=True)
@@ -283,7 +285,7 @@ def test_plugin_that_may_block_is_asked_last_and_under_a_deadline(
 
 
 class Hanging(Slow):
-    """Hangs until `ends` is set, and notes the names of the pods that it was asked about."""
+    """Hangs until `ends` is set, and records the names of the pods that it was called for."""
 
     def __init__(self) -> None:
         super().__init__(self._hang)
@@ -296,7 +298,7 @@ class Hanging(Slow):
         return Allow()
 
 
-def test_call_that_was_given_up_in_the_queue_drops_its_pod_and_is_not_made(
+def test_timed_out_queued_call_is_dropped_with_its_pod(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(permit, "PERMIT_SECONDS", 0.01)
@@ -306,30 +308,33 @@ def test_call_that_was_given_up_in_the_queue_drops_its_pod_and_is_not_made(
     decider = decider_of(plugin)
 
     def fails(name: str, why: str) -> None:
-        pod = others(gates=[Holding.gate], name=name)
+        pod = held_by_others(gates=[Holding.gate], name=name)
         with pytest.raises(PluginFailedError, match=why):
             decider.permit(pod, CREATED_MS)
 
     fails("first", "no answer")
-    while not plugin.asked:  # its thread has not begun
+    while not plugin.asked:  # wait for its thread to start
         pass
     fails("second", "no answer")
     fails("third", "no answer")
     fails("fourth", "2 earlier calls wait for an answer")
     gc.collect()
-    kept = {one.metadata.name for one in gc.get_objects() if type(one) is Pod}
+    kept = {pod.metadata.name for pod in gc.get_objects() if type(pod) is Pod}
     assert not kept & {"second", "third", "fourth"}
 
     plugin.ends.set()
     monkeypatch.setattr(permit, "PERMIT_SECONDS", 10.0)
-    while decider._pools[plugin.name].queued:  # what was given up
+    while decider._pools[plugin.name].queued:  # wait for the timed-out calls to be dropped
         pass
-    assert decider.permit(others(gates=[Holding.gate], name="last"), CREATED_MS).at_ms == CREATED_MS
+    assert (
+        decider.permit(held_by_others(gates=[Holding.gate], name="last"), CREATED_MS).at_ms
+        == CREATED_MS
+    )
     assert plugin.asked == ["first", "last"]
 
 
 @pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
-def test_plugin_that_would_end_its_thread_is_called_again(
+def test_plugin_raising_base_exception_is_called_again(
     error: BaseException, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(permit, "PERMIT_THREADS", 1)
@@ -340,7 +345,7 @@ def test_plugin_that_would_end_its_thread_is_called_again(
             raise answers.pop()
         return Allow()
 
-    decider, pod = decider_of(Slow(decide)), others(gates=[Holding.gate])
+    decider, pod = decider_of(Slow(decide)), held_by_others(gates=[Holding.gate])
 
     with pytest.raises(PluginFailedError, match=f"RuntimeError: {type(error).__name__}: "):
         decider.permit(pod, CREATED_MS)
@@ -348,7 +353,7 @@ def test_plugin_that_would_end_its_thread_is_called_again(
 
 
 class Slots(Holding):
-    """Has so many slots."""
+    """Allows as many reservations as it has free slots."""
 
     def __init__(self, free: int) -> None:
         super().__init__(lambda _pod, _now_ms: Allow())
@@ -369,14 +374,16 @@ class SlotsToo(Slots):
     gate = HoldingToo.gate
 
 
-def test_all_slots_are_reserved_or_none() -> None:
+def test_reservations_are_all_or_nothing() -> None:
     first, second = Slots(2), SlotsToo(1)
     decider = decider_of(first, second)
 
-    assert decider.reserve(others(), CREATED_MS) is None
-    assert decider.reserve(others(), CREATED_MS) == Due(NEVER_MS, reason="holding-too: a slot")
+    assert decider.reserve(held_by_others(), CREATED_MS) is None
+    assert decider.reserve(held_by_others(), CREATED_MS) == Due(
+        NEVER_MS, reason="holding-too: a slot"
+    )
     assert (first.free, second.free) == (1, 0)
-    decider.unreserve(others())
+    decider.unreserve(held_by_others())
     assert (first.free, second.free) == (2, 1)
 
 
@@ -385,7 +392,7 @@ def test_all_slots_are_reserved_or_none() -> None:
     ["profiles: [{plugins: {disabled: [{name: '*'}]}}]", "profiles: [{schedulerName: mine}]"],
     ids=["no plugin", "no profile"],
 )
-def test_due_without_a_plugin_that_knows_the_gate(profiles: str) -> None:
+def test_due_time_without_a_plugin_for_the_gate(profiles: str) -> None:
     pod = Pod.of(held({NOT_BEFORE: instant(CREATED_MS + HOUR)}))
 
     assert Due(CREATED_MS + HOUR) == make_decider(profiles).due(pod)
@@ -394,14 +401,14 @@ def test_due_without_a_plugin_that_knows_the_gate(profiles: str) -> None:
 # --- at release --------------------------------------------------------------------------------
 
 
-class Unsure(Tightening):
-    """Fails when it is asked whom it concerns."""
+class RaisingConcerns(Tightening):
+    """Raises in `concerns`."""
 
     def concerns(self, _pod: Pod) -> bool:
         raise KeyError("x")
 
 
-class Indifferent(Tightening):
+class Unconcerned(Tightening):
     def concerns(self, _pod: Pod) -> bool:
         return False
 
@@ -409,18 +416,20 @@ class Indifferent(Tightening):
 @pytest.mark.parametrize(
     ("plugins", "name", "expected"),
     [
-        pytest.param([Scripted()], "*", False, id="none has a say"),
-        pytest.param([Scripted(), Tightening(lambda _: skip())], "*", True, id="one has"),
-        pytest.param([Indifferent(lambda _: skip())], "*", False, id="not applicable"),
-        pytest.param([Unsure(lambda _: skip())], "*", True, id="undecided"),
-        pytest.param([Tightening(lambda _: skip())], "mine", False, id="in no profile"),
+        pytest.param([Scripted()], "*", False, id="no release plugin"),
+        pytest.param(
+            [Scripted(), Tightening(lambda _: skip())], "*", True, id="one release plugin"
+        ),
+        pytest.param([Unconcerned(lambda _: skip())], "*", False, id="not applicable"),
+        pytest.param([RaisingConcerns(lambda _: skip())], "*", True, id="concerns raises"),
+        pytest.param([Tightening(lambda _: skip())], "mine", False, id="no profile"),
     ],
 )
 def test_concerns_at_release(plugins: list[Plugin], name: str, expected: bool) -> None:
-    assert expected == decider_of(*plugins, name=name).concerns_at_release(both())
+    assert expected == decider_of(*plugins, name=name).concerns_at_release(held_by_all())
 
 
-def test_at_release_gathers_edits_warnings_and_refusals() -> None:
+def test_at_release_collects_edits_warnings_and_rejections() -> None:
     observe = Measured()
 
     def fail(_pod: Pod) -> Result:
@@ -446,7 +455,7 @@ def test_at_release_gathers_edits_warnings_and_refusals() -> None:
             "plugin 'tightening' failed in release: KeyError: 'x'",
             "plugin 'tightening' failed in release: TypeError: it returned NoneType, not a Result",
         ],
-    ) == decider.at_release(both())
+    ) == decider.at_release(held_by_all())
     assert observe.seen == [
         ("tightening", "release", status, "*")
         for status in ("Success", "Reject", "Error", "Error", "Success")
@@ -456,23 +465,21 @@ def test_at_release_gathers_edits_warnings_and_refusals() -> None:
 @pytest.mark.parametrize(
     ("results", "expected"),
     [
-        pytest.param([], Code.SUCCESS, id="none"),
-        pytest.param([skip(), success()], Code.SUCCESS, id="all well"),
-        pytest.param([reject("no"), success()], Code.REJECT, id="refused"),
+        pytest.param([], Code.SUCCESS, id="no plugins"),
+        pytest.param([skip(), success()], Code.SUCCESS, id="all succeed"),
+        pytest.param([reject("no"), success()], Code.REJECT, id="rejected"),
         pytest.param([error("broken"), reject("no")], Code.ERROR, id="failed"),
     ],
 )
-def test_status_of_a_release_is_that_of_the_plugin_which_fared_worst(
-    results: list[Result], expected: Code
-) -> None:
+def test_release_status_is_the_worst_plugin_status(results: list[Result], expected: Code) -> None:
     observe = Measured()
     plugins = [Tightening(lambda _, result=result: result) for result in results]  # type: ignore[misc]
-    decider_of(*plugins, observe=observe).at_release(both())
+    decider_of(*plugins, observe=observe).at_release(held_by_all())
 
     assert observe.seen[-1] == ("", "release", expected.value, "*")
 
 
-def test_at_release_of_no_profile() -> None:
+def test_at_release_without_a_profile() -> None:
     decider = decider_of(Tightening(lambda _: reject("no")), name="mine")
 
-    assert Verdict(Code.SKIP) == decider.at_release(both())
+    assert Verdict(Code.SKIP) == decider.at_release(held_by_all())

@@ -59,12 +59,12 @@ from tests.support.scripted import (
 )
 
 
-def concerning(annotations: Mapping[str, str] | None = None, **fields: Any) -> PodReview:
-    """Make a review that concerns scripted plugins, also those that may block."""
+def relevant_review(annotations: Mapping[str, str] | None = None, **fields: Any) -> PodReview:
+    """Make a review that scripted plugins handle, including those that may block."""
     return read_review(make_pod({"scripted": "", **(annotations or {})}), **fields)
 
 
-def test_new_pod_with_allowances_that_others_added_is_rejected() -> None:
+def test_new_pod_with_allowed_annotation_is_rejected() -> None:
     asked = {"delay": "3600", ALLOWED_ANNOTATION: "delay"}
     pod, pipeline = make_pod(asked, gates=[GATE]), make_pipeline()
     mutated = pipeline.mutate(read_review(pod), now_ms=CREATED_MS)
@@ -78,13 +78,13 @@ def test_new_pod_with_allowances_that_others_added_is_rejected() -> None:
 NEVER_HELD = "is not a profile with gate holdfast.dev/approval: call Holdfast last"
 
 
-def test_new_pod_whose_profile_others_replaced_is_rejected() -> None:
+def test_new_pod_with_replaced_profile_is_rejected() -> None:
     pipeline = make_pipeline(PROFILES)
     asked = {APPROVAL: "release 2.4", PROFILE_ANNOTATION: "spacecloud"}
     pod = make_pod(asked, gates=[APPROVAL])
     verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
     assert verdict.reasons == [f'annotation holdfast.dev/profile: "spacecloud" {NEVER_HELD}']
-    # a copy, which no plugin holds, and a profile that holds it as well
+    # a copy on a node, which no plugin holds, and a profile that also holds the pod
     for one in (make_pod(asked, node="n1"), make_pod(asked | {PROFILE_ANNOTATION: "mine"})):
         assert "profile" not in pipeline.validate(read_review(one), now_ms=CREATED_MS).message
     stored = read_review(pod, operation="UPDATE", old=pod)
@@ -98,13 +98,15 @@ ALLOWED = {PROFILE_ANNOTATION: "default-scheduler", ALLOWED_ANNOTATION: "approva
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        pytest.param({PROFILE_ANNOTATION: "spacecloud"}, f'"spacecloud" {NEVER_HELD}', id="other"),
-        pytest.param({}, NEVER_HELD, id="none"),
+        pytest.param(
+            {PROFILE_ANNOTATION: "spacecloud"}, f'"spacecloud" {NEVER_HELD}', id="another profile"
+        ),
+        pytest.param({}, NEVER_HELD, id="no profile"),
         pytest.param(ALLOWED, "annotation holdfast.dev/allowed: a new pod", id="allowed"),
-        pytest.param({PROFILE_ANNOTATION: "default-scheduler"}, "", id="the one that holds it"),
+        pytest.param({PROFILE_ANNOTATION: "default-scheduler"}, "", id="the holding profile"),
     ],
 )
-def test_new_pod_whose_scheduler_others_replaced_keeps_its_hold(
+def test_replaced_scheduler_does_not_bypass_the_hold(
     annotations: dict[str, str], scheduler: str, expected: str
 ) -> None:
     pipeline = make_pipeline(PROFILES.replace('"*"', "default-scheduler"))
@@ -125,7 +127,7 @@ profiles:
 
 
 @pytest.mark.parametrize("scheduler", ["", "default-scheduler"])
-def test_pod_or_template_that_names_no_scheduler_is_the_default_ones(scheduler: str) -> None:
+def test_pod_without_scheduler_name_uses_default_scheduler_profile(scheduler: str) -> None:
     pipeline = make_pipeline("profiles: [{schedulerName: '*'}, {schedulerName: default-scheduler}]")
     profile = pipeline.profiles.select(read_pod(scheduler=scheduler))
 
@@ -137,12 +139,14 @@ def test_pod_or_template_that_names_no_scheduler_is_the_default_ones(scheduler: 
     ("annotations", "scheduler", "expected"),
     [
         pytest.param({}, "mine", "mine", id="by schedulerName"),
-        pytest.param({}, "default-scheduler", "*", id="the rest"),
-        pytest.param({}, "", "*", id="none named"),
+        pytest.param({}, "default-scheduler", "*", id="catch-all"),
+        pytest.param({}, "", "*", id="no schedulerName"),
         pytest.param({PROFILE_ANNOTATION: "spacecloud"}, "mine", "spacecloud", id="as recorded"),
-        pytest.param({PROFILE_ANNOTATION: "*"}, "mine", "*", id="the rest, as recorded"),
-        pytest.param({PROFILE_ANNOTATION: "gone"}, "mine", "mine", id="the recorded one is gone"),
-        pytest.param({PROFILE_ANNOTATION: ""}, "mine", "mine", id="nothing is recorded"),
+        pytest.param({PROFILE_ANNOTATION: "*"}, "mine", "*", id="catch-all, as recorded"),
+        pytest.param(
+            {PROFILE_ANNOTATION: "gone"}, "mine", "mine", id="recorded profile no longer exists"
+        ),
+        pytest.param({PROFILE_ANNOTATION: ""}, "mine", "mine", id="empty record"),
     ],
 )
 def test_profile(annotations: dict[str, str], scheduler: str, expected: str) -> None:
@@ -152,24 +156,29 @@ def test_profile(annotations: dict[str, str], scheduler: str, expected: str) -> 
     assert expected == profile.name
 
 
-def delaying(**args: str) -> str:
+def delay_config(**args: str) -> str:
     return f"pluginConfig: [{{name: delay, args: {json.dumps(args)}}}]"
 
 
 TWO_LIMITS = f"""
 profiles:
-- {{schedulerName: batch-scheduler, {delaying(maxDelay="24h", schedulerName="batch-held")}}}
-- {{schedulerName: "*", {delaying(schedulerName="rest-held")}}}
+- {{schedulerName: batch-scheduler, {delay_config(maxDelay="24h", schedulerName="batch-held")}}}
+- {{schedulerName: "*", {delay_config(schedulerName="rest-held")}}}
 """
 
 
 @pytest.mark.parametrize(
     ("recorded", "scheduler", "expected"),
     [
-        pytest.param("*", "batch-scheduler", "batch-scheduler", id="a laxer one"),
-        pytest.param("batch-scheduler", "", "*", id="a stricter one"),
-        pytest.param("batch-scheduler", "batch-held", "batch-scheduler", id="it set the scheduler"),
-        pytest.param("*", "rest-held", "*", id="the rest set the scheduler"),
+        pytest.param("*", "batch-scheduler", "batch-scheduler", id="a laxer profile"),
+        pytest.param("batch-scheduler", "", "*", id="a stricter profile"),
+        pytest.param(
+            "batch-scheduler",
+            "batch-held",
+            "batch-scheduler",
+            id="recorded profile set the scheduler",
+        ),
+        pytest.param("*", "rest-held", "*", id="catch-all set the scheduler"),
     ],
 )
 def test_new_pod_cannot_choose_its_profile(recorded: str, scheduler: str, expected: str) -> None:
@@ -208,7 +217,9 @@ profiles:
         ("lab", "default", "*"),
     ],
 )
-def test_profile_of_a_namespace_comes_first(scheduler: str, namespace: str, expected: str) -> None:
+def test_profile_for_the_namespace_takes_precedence(
+    scheduler: str, namespace: str, expected: str
+) -> None:
     profiles = make_pipeline(BY_NAMESPACE).profiles
     pod = make_pod(scheduler=scheduler, namespace=namespace)
     review = read_review(pod, namespace=namespace)
@@ -218,7 +229,7 @@ def test_profile_of_a_namespace_comes_first(scheduler: str, namespace: str, expe
         assert profile.name == expected
 
 
-def test_profile_of_another_namespace_does_not_count() -> None:
+def test_profile_of_another_namespace_is_ignored() -> None:
     pipeline = make_pipeline(BY_NAMESPACE)
     pod = make_pod({PROFILE_ANNOTATION: "only-lab"}, namespace="shop")
 
@@ -238,9 +249,7 @@ profiles:
 
 
 @pytest.mark.parametrize(("namespace", "rejected"), [("default", True), ("lab", False)])
-def test_new_pod_cannot_take_the_profile_of_another_namespace(
-    namespace: str, rejected: bool
-) -> None:
+def test_new_pod_cannot_use_profile_of_another_namespace(namespace: str, rejected: bool) -> None:
     pipeline = make_pipeline(ONLY_LAB_HOLDS)
     pod = make_pod({PROFILE_ANNOTATION: "lab", APPROVAL: "x"}, gates=[APPROVAL])
     review = read_review(pod, namespace=namespace)
@@ -256,15 +265,15 @@ def test_new_pod_cannot_take_the_profile_of_another_namespace(
         )
 
 
-def test_scheduler_that_a_plugin_does_not_declare_is_refused() -> None:
+def test_undeclared_scheduler_name_fails_the_plugin() -> None:
     pipeline = pipeline_of(Scripted(lambda _pod, _context: success(SetSchedulerName("mine"))))
 
     with pytest.raises(PluginFailedError, match="which its scheduler_names do not list"):
-        pipeline.mutate(concerning(), now_ms=CREATED_MS)
+        pipeline.mutate(relevant_review(), now_ms=CREATED_MS)
 
 
-def test_second_call_keeps_the_profile_that_the_first_has_recorded() -> None:
-    """Another webhook has changed the pod in between, and the plugin has nothing left to do."""
+def test_reinvocation_keeps_the_recorded_profile() -> None:
+    """Another webhook changed the pod in between, so the plugin has nothing left to do."""
 
     def choose(pod: Pod, _context: Context) -> Result:
         is_done = pod.spec.scheduler_name == "other"
@@ -273,7 +282,7 @@ def test_second_call_keeps_the_profile_that_the_first_has_recorded() -> None:
     plugin = Scripted(choose)
     plugin.scheduler_names = ("other",)
     pipeline = pipeline_of(plugin)
-    review = concerning()
+    review = relevant_review()
     first = edited(review, pipeline.mutate(review, now_ms=CREATED_MS).edits)
     second = edited(first, pipeline.mutate(first, now_ms=CREATED_MS).edits)
 
@@ -281,7 +290,7 @@ def test_second_call_keeps_the_profile_that_the_first_has_recorded() -> None:
     assert second.pod.annotations == first.pod.annotations
 
 
-def test_pods_of_no_profile_are_left_alone() -> None:
+def test_pod_without_matching_profile_is_skipped() -> None:
     pipeline = make_pipeline("profiles: [{schedulerName: mine}]")
     review = read_review(make_pod({"delay": "soon"}))
 
@@ -290,7 +299,7 @@ def test_pods_of_no_profile_are_left_alone() -> None:
     assert not pipeline.may_block(review)
 
 
-def test_profile_is_recorded_with_what_is_written() -> None:
+def test_profile_is_recorded_with_other_edits() -> None:
     pipeline = make_pipeline(PROFILES)
     verdict = pipeline.mutate(
         read_review(make_pod({"delay": "15"}, scheduler="mine")), now_ms=CREATED_MS
@@ -304,13 +313,13 @@ def test_profile_is_recorded_with_what_is_written() -> None:
     ] == verdict.edits
 
 
-def test_profile_is_not_recorded_where_nothing_is_written() -> None:
+def test_removals_alone_do_not_record_the_profile() -> None:
     verdict = make_pipeline().mutate(read_review(make_pod({"delay": "0"})), now_ms=CREATED_MS)
 
     assert [RemoveAnnotation(HELD_ANNOTATION)] == verdict.edits
 
 
-def test_profile_that_a_user_recorded_is_removed() -> None:
+def test_profile_annotation_set_by_user_is_removed() -> None:
     pod = make_pod({"delay": "0", PROFILE_ANNOTATION: "*"})
     verdict = make_pipeline().mutate(read_review(pod), now_ms=CREATED_MS)
 
@@ -319,10 +328,10 @@ def test_profile_that_a_user_recorded_is_removed() -> None:
     )
 
 
-# --- the runner --------------------------------------------------------------------------------
+# --- running plugins ---------------------------------------------------------------------------
 
 
-def test_plugins_run_in_order_and_share_a_state() -> None:
+def test_plugins_run_in_order_and_share_state() -> None:
     def first(_pod: Pod, context: Context) -> Result:
         context.state["seen"] = "first"
         return success(SetAnnotation("a", "1"), warnings=["w1"])
@@ -341,7 +350,7 @@ def test_plugins_run_in_order_and_share_a_state() -> None:
     assert verdict.warnings == ["w1", "w2"]
 
 
-def test_context_tells_review_profile_and_time() -> None:
+def test_context_has_review_profile_and_time() -> None:
     seen: list[Context] = []
 
     def note(_pod: Pod, context: Context) -> Result:
@@ -354,19 +363,19 @@ def test_context_tells_review_profile_and_time() -> None:
     assert [Context(review, "default-scheduler", 5, {})] == seen
 
 
-def test_plugins_behind_a_gate_know_that_the_pod_is_held() -> None:
+def test_plugins_after_an_added_gate_see_the_pod_as_held() -> None:
     seen: list[object] = []
 
     def look(_pod: Pod, context: Context) -> Result:
         seen.append(context.held)
         return success(SetAnnotation("a", "1"), AddGate(GATE)) if len(seen) == 2 else success()
 
-    pipeline_of(Scripted(look), Other(look), Blocking(look)).mutate(concerning(), now_ms=0)
+    pipeline_of(Scripted(look), Other(look), Blocking(look)).mutate(relevant_review(), now_ms=0)
 
     assert seen == [False, False, True]
 
 
-def test_refused_pod_is_told_what_validate_would_refuse_as_well() -> None:
+def test_rejection_includes_reasons_from_validate() -> None:
     pipeline = pipeline_of(
         Scripted(answering(success()), answering(reject("third"))),
         Other(answering(reject("first")), answering(reject("said already"))),
@@ -375,13 +384,13 @@ def test_refused_pod_is_told_what_validate_would_refuse_as_well() -> None:
         Tightening(lambda _: skip()),
     )
 
-    verdict = pipeline.mutate(concerning(), now_ms=0)
+    verdict = pipeline.mutate(relevant_review(), now_ms=0)
 
     assert Verdict(Code.REJECT, (), ["first", "second", "third"]) == verdict
     assert verdict.message == "first; second; third"
 
 
-def test_plugin_that_skipped_a_pod_is_spared_its_validate() -> None:
+def test_validate_is_not_called_after_mutate_skipped() -> None:
     never_asked = raising(AssertionError("asked"))
     observe = Measured()
     pipeline = pipeline_of(
@@ -391,11 +400,11 @@ def test_plugin_that_skipped_a_pod_is_spared_its_validate() -> None:
         observe=observe,
     )
 
-    assert pipeline.mutate(concerning(), now_ms=0).reasons == ["no"]
+    assert pipeline.mutate(relevant_review(), now_ms=0).reasons == ["no"]
     assert [plugin for plugin, point, *_ in observe.seen if point == "validate"] == []
 
 
-def test_validate_of_a_refused_pod_sees_it_as_it_would_be_stored() -> None:
+def test_validate_of_rejected_pod_sees_the_patched_pod() -> None:
     seen: list[Any] = []
 
     def look(pod: Pod, context: Context) -> Result:
@@ -412,7 +421,7 @@ def test_validate_of_a_refused_pod_sees_it_as_it_would_be_stored() -> None:
     assert [(Pod.of(expected), Pod.of(expected), expected, {"held": True})] == seen
 
 
-UNFIT = success(SetAnnotation("a", cast(Any, 5)))
+WRONG_TYPE = success(SetAnnotation("a", cast(Any, 5)))
 
 
 @pytest.mark.parametrize(
@@ -422,17 +431,17 @@ UNFIT = success(SetAnnotation("a", cast(Any, 5)))
         pytest.param(make_pod(), Scripted(validate=answering(error("x"))), id="validate fails"),
         pytest.param(make_pod(), Scripted(raising(KeyError())), id="mutate raises"),
         pytest.param({}, Scripted(answering(success(AddGate(GATE)))), id="no spec to edit"),
-        pytest.param(make_pod(), Scripted(answering(UNFIT)), id="an edit that does not fit"),
+        pytest.param(make_pod(), Scripted(answering(WRONG_TYPE)), id="an edit of the wrong type"),
     ],
 )
-def test_another_failure_does_not_replace_a_rejection(pod: Any, plugin: Plugin) -> None:
+def test_later_failure_does_not_replace_a_rejection(pod: Any, plugin: Plugin) -> None:
     pipeline = pipeline_of(Other(answering(reject("no"))), plugin)
 
     verdict = pipeline.mutate(read_review(pod), now_ms=0)
     assert (verdict.code, verdict.reasons) == (Code.REJECT, ["no"])
 
 
-def test_large_pod_is_not_decoded_whole_to_tell_what_else_is_wrong() -> None:
+def test_rejection_of_large_pod_omits_validate_reasons() -> None:
     pipeline = pipeline_of(
         Scripted(validate=answering(reject("two"))), Other(answering(reject("one")))
     )
@@ -442,7 +451,7 @@ def test_large_pod_is_not_decoded_whole_to_tell_what_else_is_wrong() -> None:
     assert pipeline.mutate(read_review(large), now_ms=0).reasons == ["one"]
 
 
-def test_validate_gathers_all_refusals_and_warnings() -> None:
+def test_validate_collects_all_rejections_and_warnings() -> None:
     pipeline = pipeline_of(
         Scripted(validate=answering(reject("first"))),
         Other(validate=answering(success(warnings=["mind"]))),
@@ -450,12 +459,12 @@ def test_validate_gathers_all_refusals_and_warnings() -> None:
     )
 
     assert Verdict(Code.REJECT, (), ["first", "second"], ["mind"]) == pipeline.validate(
-        concerning(), now_ms=0
+        relevant_review(), now_ms=0
     )
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_first_refusal_alone_where_not_all_are_to_be_told(point: str) -> None:
+def test_run_stops_at_first_rejection_without_run_all(point: str) -> None:
     observe = Measured()
     pipeline = pipeline_of(
         Scripted(),
@@ -465,12 +474,12 @@ def test_first_refusal_alone_where_not_all_are_to_be_told(point: str) -> None:
         observe=observe,
     )
 
-    verdict = getattr(pipeline, point)(concerning(), now_ms=0)
+    verdict = getattr(pipeline, point)(relevant_review(), now_ms=0)
     assert verdict.reasons == ["first"]
     assert [plugin for plugin, *_ in observe.seen] == ["scripted", "other", ""]
 
 
-def test_refusals_of_a_template_name_its_path() -> None:
+def test_template_rejection_names_its_path() -> None:
     content = {"metadata": {"name": "w"}, "spec": {"template": {"metadata": {}}}}
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
     pipeline = pipeline_of(Scripted(validate=answering(reject("no"))))
@@ -489,7 +498,7 @@ NO_LIST = "TypeError: it returned %s, not a list of edits or warnings"
     ("answer", "why"),
     [
         pytest.param(raising(KeyError("x")), "KeyError: 'x'", id="raises"),
-        pytest.param(answering(cast(Any, None)), NO_RESULT % "NoneType", id="answers nothing"),
+        pytest.param(answering(cast(Any, None)), NO_RESULT % "NoneType", id="returns None"),
         pytest.param(
             answering(Result(cast(Any, "Success"))), NO_RESULT % "Result", id="an unknown code"
         ),
@@ -501,14 +510,16 @@ NO_LIST = "TypeError: it returned %s, not a list of edits or warnings"
         pytest.param(
             answering(Result(edits=cast(Any, iter([AddGate("a")])))),
             NO_LIST % "list_iterator",
-            id="edits that can be read but once",
+            id="edits from an iterator",
         ),
         pytest.param(
             answering(Result(Code.SKIP, [AddGate("a")])),
             "TypeError: it returned edits with Skip; use success",
-            id="skips and edits",
+            id="skip with edits",
         ),
-        pytest.param(answering(Result(warnings="mind")), NO_LIST % "str", id="a warning alone"),
+        pytest.param(
+            answering(Result(warnings="mind")), NO_LIST % "str", id="warnings as a string"
+        ),
         pytest.param(
             answering(success(warnings=["mind", cast(Any, KeyError("x"))])),
             "TypeError: it returned the warning KeyError; use text",
@@ -519,7 +530,7 @@ NO_LIST = "TypeError: it returned %s, not a list of edits or warnings"
             "TypeError: it returned the reason KeyError; use text",
             id="a reason that is not a string",
         ),
-        pytest.param(answering(reject("caf\ud800")), "UnicodeEncodeError: ", id="half a character"),
+        pytest.param(answering(reject("caf\ud800")), "UnicodeEncodeError: ", id="a lone surrogate"),
     ],
 )
 def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: str) -> None:
@@ -535,7 +546,7 @@ def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: s
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_lookup_that_fails_is_no_fault_of_the_plugin(point: str) -> None:
+def test_failed_lookup_raises_undecided_error(point: str) -> None:
     observe = Measured()
     fails = raising(UnreachableError("https://api does not answer: timed out"))
     pipeline = pipeline_of(Scripted(fails, fails), observe=observe)
@@ -554,7 +565,7 @@ def test_lookup_that_fails_is_no_fault_of_the_plugin(point: str) -> None:
     ["its list cannot be read", cast(Any, OSError("its list cannot be read"))],
     ids=["text", "an exception"],
 )
-def test_plugin_can_say_that_it_failed(reason: str, point: str) -> None:
+def test_error_result_fails_the_plugin(reason: str, point: str) -> None:
     observe = Measured()
     answer = answering(error(reason))
     with pytest.raises(PluginFailedError) as caught:
@@ -566,12 +577,12 @@ def test_plugin_can_say_that_it_failed(reason: str, point: str) -> None:
     assert [status for _, _, status, _ in observe.seen] == ["Error", "Error"]
 
 
-def test_interrupt_is_no_failure_of_a_plugin() -> None:
+def test_keyboard_interrupt_is_propagated() -> None:
     with pytest.raises(KeyboardInterrupt):
         pipeline_of(Scripted(raising(KeyboardInterrupt()))).mutate(read_review(), now_ms=0)
 
 
-def test_each_call_is_measured_with_its_status_and_then_the_whole() -> None:
+def test_each_call_and_the_total_are_measured() -> None:
     observe = Measured()
     ticks = itertools.count(0.0, 0.25)
     pipeline = pipeline_of(
@@ -583,7 +594,7 @@ def test_each_call_is_measured_with_its_status_and_then_the_whole() -> None:
         observe=observe,
         timer=lambda: next(ticks),
     )
-    pipeline.mutate(concerning(), now_ms=0)
+    pipeline.mutate(relevant_review(), now_ms=0)
 
     assert observe.seen == [
         ("scripted", "mutate", "Success", "*"),
@@ -602,11 +613,11 @@ def test_each_call_is_measured_with_its_status_and_then_the_whole() -> None:
 @pytest.mark.parametrize(
     ("profile", "plugins", "expected"),
     [
-        pytest.param("*", [("scripted", "validate", "Success", "*")], "*", id="of a profile"),
-        pytest.param("mine", [], "", id="of none"),
+        pytest.param("*", [("scripted", "validate", "Success", "*")], "*", id="matching profile"),
+        pytest.param("mine", [], "", id="no profile"),
     ],
 )
-def test_validate_is_measured_as_a_whole(
+def test_validate_total_is_measured(
     profile: str, plugins: list[tuple[str, str, str, str]], expected: str
 ) -> None:
     observe = Measured()
@@ -620,17 +631,17 @@ DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
 
 
 class Marked(Blocking):
-    """May block, and has an annotation on VMs themselves."""
+    """May block, and reads an annotation of the VM itself."""
 
     name = "marked"
     workload_keys = {"VirtualMachine": ("mark",)}  # noqa: RUF012
 
     def __init__(self, seen: list[str]) -> None:
-        super().__init__(self._noting(seen, "mutate"), self._noting(seen, "validate"))
+        super().__init__(self._recording(seen, "mutate"), self._recording(seen, "validate"))
         self._seen = seen
 
     @staticmethod
-    def _noting(seen: list[str], point: str) -> Answer:
+    def _recording(seen: list[str], point: str) -> Answer:
         def note(_pod: Pod, _context: Context) -> Result:
             seen.append(point)
             return success()
@@ -642,7 +653,7 @@ class Marked(Blocking):
         return success()
 
 
-def of_workload(
+def make_workload(
     own: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
 ) -> Any:
     metadata = {"name": "w", "annotations": own or {}}
@@ -652,63 +663,65 @@ def of_workload(
     }
 
 
-CROWDED = make_pod({"scripted": ""})
-CROWDED["spec"]["tolerations"] = [{}] * 1_001
-OF_OTHERS, OURS_TO_CHECK = make_pod({"delay": "15"}), make_pod({"scripted": "", "delay": "15"})
-ASKED = [
-    pytest.param(read_review(OF_OTHERS), [], id="a pod of others"),
-    pytest.param(read_review(OURS_TO_CHECK), ["validate"], id="a pod"),
-    pytest.param(read_review(CROWDED), [], id="too much of something"),
+OVER_LIMIT = make_pod({"scripted": ""})
+OVER_LIMIT["spec"]["tolerations"] = [{}] * 1_001
+UNRELATED, RELEVANT = make_pod({"delay": "15"}), make_pod({"scripted": "", "delay": "15"})
+BLOCKING_CALLS = [
+    pytest.param(read_review(UNRELATED), [], id="unrelated pod"),
+    pytest.param(read_review(RELEVANT), ["validate"], id="relevant pod"),
+    pytest.param(read_review(OVER_LIMIT), [], id="pod over a limit"),
     pytest.param(
-        read_review(OF_OTHERS, operation="UPDATE", old=OURS_TO_CHECK),
+        read_review(UNRELATED, operation="UPDATE", old=RELEVANT),
         ["validate"],
-        id="its key is taken off",
+        id="key removed",
     ),
     pytest.param(
-        read_review(OF_OTHERS, operation="UPDATE", old=make_pod({"delay": "16"})),
+        read_review(UNRELATED, operation="UPDATE", old=make_pod({"delay": "16"})),
         [],
-        id="another's key is changed",
+        id="another plugin's key changed",
     ),
-    pytest.param(read_review(of_workload(), kind=VM), [], id="a VM of others"),
+    pytest.param(read_review(make_workload(), kind=VM), [], id="unrelated VM"),
     pytest.param(
-        read_review(of_workload({"mark": ""}), kind=VM), ["validate_workload"], id="its VM"
+        read_review(make_workload({"mark": ""}), kind=VM), ["validate_workload"], id="marked VM"
     ),
     pytest.param(
-        read_review(of_workload(), kind=VM, operation="UPDATE", old=of_workload({"mark": ""})),
+        read_review(make_workload(), kind=VM, operation="UPDATE", old=make_workload({"mark": ""})),
         ["validate_workload"],
-        id="its mark is taken off",
+        id="mark removed",
     ),
     pytest.param(
-        read_review(of_workload({"mark": ""}), kind=DEPLOYMENT), [], id="its mark elsewhere"
+        read_review(make_workload({"mark": ""}), kind=DEPLOYMENT), [], id="mark on another kind"
     ),
     pytest.param(
-        read_review(of_workload(template={"scripted": ""}), kind=DEPLOYMENT),
+        read_review(make_workload(template={"scripted": ""}), kind=DEPLOYMENT),
         ["validate"],
-        id="its template",
+        id="relevant template",
     ),
     pytest.param(
-        read_review(of_workload({"mark": ""}, {"scripted": ""}), kind=VM),
+        read_review(make_workload({"mark": ""}, {"scripted": ""}), kind=VM),
         ["validate_workload", "validate"],
-        id="its VM and its template",
+        id="marked VM and relevant template",
     ),
 ]
 
 
-@pytest.mark.parametrize(("review", "asked"), ASKED)
-def test_plugin_that_may_block_is_asked_of_reviews_alone_that_may_block(
-    review: PodReview, asked: list[str]
+@pytest.mark.parametrize(("review", "expected_calls"), BLOCKING_CALLS)
+def test_blocking_plugin_is_called_only_for_reviews_that_may_block(
+    review: PodReview, expected_calls: list[str]
 ) -> None:
-    """All others are answered in the event loop, where everybody would wait for it."""
+    """Other reviews are answered in the event loop, which a blocking plugin would stall."""
     seen: list[str] = []
     pipeline = pipeline_of(Scripted(), Marked(seen))
 
     pipeline.validate(review, now_ms=0)
-    assert seen == asked
-    assert pipeline.may_block(review) == bool(asked)
+    assert seen == expected_calls
+    assert pipeline.may_block(review) == bool(expected_calls)
 
 
-@pytest.mark.parametrize("annotations", [{"scripted": ""}, {"delay": "15"}], ids=["its", "others'"])
-def test_plugin_that_may_block_is_asked_about_new_pods_that_concern_it(
+@pytest.mark.parametrize(
+    "annotations", [{"scripted": ""}, {"delay": "15"}], ids=["relevant", "unrelated"]
+)
+def test_blocking_plugin_is_called_only_for_new_pods_it_concerns(
     annotations: dict[str, str],
 ) -> None:
     seen: list[str] = []
@@ -721,20 +734,20 @@ def test_plugin_that_may_block_is_asked_about_new_pods_that_concern_it(
     assert observe.seen[0] == ("marked", "mutate", code, "*")
 
 
-class Puzzled(Blocking):
-    """May block, and fails when it is asked whom it concerns."""
+class RaisingConcerns(Blocking):
+    """May block, and raises in `concerns`."""
 
     def concerns(self, _pod: Pod) -> bool:
         raise KeyError("x")
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_plugin_that_cannot_tell_whom_it_concerns_is_named(point: str) -> None:
+def test_plugin_that_raises_in_concerns_is_named(point: str) -> None:
     with pytest.raises(PluginFailedError, match=f"'blocking' failed in {point}: KeyError: 'x'"):
-        getattr(pipeline_of(Puzzled()), point)(read_review(), now_ms=0)
+        getattr(pipeline_of(RaisingConcerns()), point)(read_review(), now_ms=0)
 
 
-@pytest.mark.parametrize("ending", [success(), None], ids=["answers", "fails"])
+@pytest.mark.parametrize("ending", [success(), None], ids=["returns", "raises"])
 @pytest.mark.parametrize("point", ["mutate", "validate"])
 @pytest.mark.parametrize(
     ("kind", "expected"),
@@ -743,10 +756,10 @@ def test_plugin_that_cannot_tell_whom_it_concerns_is_named(point: str) -> None:
         pytest.param(Scripted, None, id="cannot block"),
     ],
 )
-def test_plugin_at_work(
+def test_running_plugin(
     kind: Callable[..., Plugin], expected: str | None, point: str, ending: Result | None
 ) -> None:
-    review, another = concerning(), concerning()
+    review, another = relevant_review(), relevant_review()
     seen: list[str | None] = []
 
     def look(_pod: Pod, _context: Context) -> Result:
@@ -767,7 +780,7 @@ def test_plugin_at_work(
     assert pipeline.runner.running_plugin(review) is None
 
 
-# --- finalizers of ours ------------------------------------------------------------------------
+# --- finalizers of Holdfast --------------------------------------------------------------------
 
 OURS, THEIRS = "holdfast.dev/sticky", "example.com/x"
 FORGED = (
@@ -776,9 +789,9 @@ FORGED = (
 )
 
 
-@pytest.mark.parametrize("profile", ["*", "mine"], ids=["of a profile", "of no profile"])
+@pytest.mark.parametrize("profile", ["*", "mine"], ids=["matching profile", "no profile"])
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_added_finalizer_of_ours_is_refused(point: str, profile: str) -> None:
+def test_added_holdfast_finalizer_is_rejected(point: str, profile: str) -> None:
     pipeline = pipeline_of(make_delay(), name=profile)
     review = read_review(make_pod(finalizers=[THEIRS, OURS]))
 
@@ -790,9 +803,9 @@ def test_added_finalizer_of_ours_is_refused(point: str, profile: str) -> None:
 @pytest.mark.parametrize(
     ("new", "old", "expected"),
     [
-        pytest.param([OURS], [OURS], [], id="there before"),
-        pytest.param([], [OURS], [], id="taken off"),
-        pytest.param([THEIRS], [], [], id="another's"),
+        pytest.param([OURS], [OURS], [], id="already present"),
+        pytest.param([], [OURS], [], id="removed"),
+        pytest.param([THEIRS], [], [], id="another owner's"),
         pytest.param([THEIRS, OURS], [THEIRS], [FORGED], id="added"),
     ],
 )
@@ -803,7 +816,7 @@ def test_finalizers_on_update(new: list[str], old: list[str], expected: list[str
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_many_finalizers_of_ours_are_named_once_and_in_part(point: str) -> None:
+def test_reserved_finalizers_are_deduplicated_and_truncated(point: str) -> None:
     ours = [f"holdfast.dev/x{number // 2}" for number in range(4_000)]
     review = read_review(make_pod(finalizers=[THEIRS, *ours]))
 

@@ -26,14 +26,14 @@ def test_arguments_are_strict_and_immutable() -> None:
 
 
 @pytest.mark.parametrize("point", ["permit", "at_release", "start", "validate_workload"])
-def test_overrides_tells_a_default_from_an_extension_point(point: str) -> None:
+def test_overrides_detects_overridden_extension_points(point: str) -> None:
     overriding = type("Overriding", (Scripted,), {point: lambda *_: None})()
 
     assert not overrides(Scripted(), point)
     assert overrides(overriding, point)
 
 
-def test_defaults_of_the_extension_points() -> None:
+def test_extension_point_defaults() -> None:
     plugin, pod, template = Plugin(Args()), read_pod({"a": "1"}), read_pod()
     context = Context(read_review(), "*", 0)
     keyed = type("Keyed", (Plugin,), {"keys": ("a",)})(Args())
@@ -73,21 +73,21 @@ class NoPods:
         ("record_event", "Events can be recorded in the controller only"),
     ],
 )
-def test_handle_that_is_not_connected(name: str, expected: str) -> None:
+def test_unconnected_handle_raises(name: str, expected: str) -> None:
     with pytest.raises(HandleError) as caught:
         getattr(Handle(), name)
 
     assert expected == str(caught.value)
 
 
-def test_handle_of_the_controller_has_all() -> None:
-    def tell(pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
-        told.append((pod.metadata.name, reason, note, warning))
+def test_connected_handle_exposes_its_connections() -> None:
+    def record(pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
+        recorded.append((pod.metadata.name, reason, note, warning))
 
-    told: list[tuple[str, str, str, bool]] = []
+    recorded: list[tuple[str, str, str, bool]] = []
     handle, waiting = Handle(), NoPods()
-    handle.connect(lookup=ClusterLookup(FakeApi), waiting=waiting, record_event=tell)
+    handle.connect(lookup=ClusterLookup(FakeApi), waiting=waiting, record_event=record)
     handle.record_event(read_pod(), "Mind", "this", warning=True)
 
     assert handle.waiting is waiting
-    assert told == [("web-0", "Mind", "this", True)]
+    assert recorded == [("web-0", "Mind", "this", True)]

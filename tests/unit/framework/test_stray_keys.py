@@ -1,4 +1,4 @@
-"""Annotations that have no effect where they are get a warning that says where they belong."""
+"""A misplaced or unknown annotation gets a warning that says where it belongs."""
 
 from typing import Any
 
@@ -29,17 +29,19 @@ def deployment(own: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("key", "cure"),
+    ("key", "advice"),
     [
         pytest.param("holdfast.dev/delai", "did you mean holdfast.dev/delay?", id="mistyped"),
-        pytest.param("holdfast.dev/notbefore", "did you mean holdfast.dev/not-before?", id="near"),
-        pytest.param("holdfast.dev/qqq", "remove or correct it", id="like no other"),
+        pytest.param(
+            "holdfast.dev/notbefore", "did you mean holdfast.dev/not-before?", id="near miss"
+        ),
+        pytest.param("holdfast.dev/qqq", "remove or correct it", id="no similar key"),
         pytest.param("holdfast.io/delay", "did you mean holdfast.dev/delay?", id="other domain"),
         pytest.param("holdfast/pace", "did you mean holdfast.dev/pace?", id="no domain"),
     ],
 )
-def test_unknown_key(key: str, cure: str) -> None:
-    expected = f'holdfast: unknown annotation "{key}" has no effect: {cure}'
+def test_unknown_key(key: str, advice: str) -> None:
+    expected = f'holdfast: unknown annotation "{key}" has no effect: {advice}'
 
     assert [expected] == warnings(make_pod({key: "1"}))
     assert [f"holdfast: spec.template.metadata: {expected.removeprefix('holdfast: ')}"] == warnings(
@@ -72,7 +74,7 @@ DELAYED = {"metadata": {"annotations": {"holdfast.dev/delay": "15"}}}
     ],
     ids=["CronJob", "JobSet", "VirtualMachinePool"],
 )
-def test_key_on_the_job_or_vm_of_a_template(kind: Any, spec: Any, outer: str) -> None:
+def test_key_on_the_outer_template(kind: Any, spec: Any, outer: str) -> None:
     assert [
         (
             f"holdfast: {outer}.metadata: annotation holdfast.dev/delay has no effect here: move "
@@ -81,7 +83,7 @@ def test_key_on_the_job_or_vm_of_a_template(kind: Any, spec: Any, outer: str) ->
     ] == warnings({"metadata": {"name": "it"}, "spec": spec}, kind=kind)
 
 
-def test_key_of_a_vm_in_its_template() -> None:
+def test_vm_key_in_the_vm_template() -> None:
     vm = make_vm({"holdfast.dev/delay": "15"})
     vm["spec"]["template"]["metadata"] = {"annotations": {"holdfast.dev/sticky": "true"}}
     here = "annotation holdfast.dev/{} has no effect here: move it to"
@@ -95,7 +97,7 @@ def test_key_of_a_vm_in_its_template() -> None:
 
 
 @pytest.mark.parametrize(
-    ("key", "cure"),
+    ("key", "advice"),
     [
         ("holdfast.dev/delay", "set annotation holdfast.dev/delay instead"),
         ("holdfast.dev/delai", "set annotation holdfast.dev/delay instead"),
@@ -103,8 +105,8 @@ def test_key_of_a_vm_in_its_template() -> None:
         ("holdfast.dev/qqq", "remove or correct it"),
     ],
 )
-def test_label(key: str, cure: str) -> None:
-    expected = f'label "{key}" has no effect: {cure}'
+def test_key_as_label(key: str, advice: str) -> None:
+    expected = f'label "{key}" has no effect: {advice}'
     labelled = {"metadata": {"labels": {key: "15"}}}
     web = {**labelled, "spec": {"template": labelled}}
 
@@ -119,7 +121,7 @@ def test_label(key: str, cure: str) -> None:
     "document",
     [
         pytest.param(make_pod({"example.com/delai": "15"}), id="a key of another domain"),
-        pytest.param(make_pod({"holdfast.example.com/x": "15"}), id="another key of a domain"),
+        pytest.param(make_pod({"holdfast.example.com/x": "15"}), id="a similar domain"),
         pytest.param(make_pod({}, labels={"holdfast-team": "a", "app": "holdfast"}), id="labels"),
         pytest.param(
             held(
@@ -127,20 +129,22 @@ def test_label(key: str, cure: str) -> None:
                 labels={"holdfast.dev/pace": "a", "holdfast.dev/held": "true"},
                 gates=["holdfast.dev/pace"],
             ),
-            id="labels of ours",
+            id="own labels",
         ),
-        pytest.param(make_pod({"holdfast.dev/released": "2026-03-01T12:00:00Z"}), id="written"),
+        pytest.param(
+            make_pod({"holdfast.dev/released": "2026-03-01T12:00:00Z"}), id="written by Holdfast"
+        ),
     ],
 )
 def test_other_keys_get_no_warning(document: Any) -> None:
     assert warnings(document) == []
 
 
-def test_keys_that_belong_on_a_vm_get_no_warning() -> None:
+def test_vm_keys_on_a_vm_get_no_warning() -> None:
     assert warnings(make_vm({"holdfast.dev/sticky-node": "node-1"}), kind=VM) == []
 
 
-def test_hold_that_is_added_to_a_running_pod() -> None:
+def test_hold_added_to_a_running_pod() -> None:
     running, asks = make_pod(node="n1"), make_pod({"holdfast.dev/window": "Mon 9:00-10:00"})
     expected = (
         "holdfast: annotation holdfast.dev/window has no effect, because the pod was created "
@@ -151,7 +155,7 @@ def test_hold_that_is_added_to_a_running_pod() -> None:
     assert warnings(held({"delay": "20"}), old=held({"delay": "15"}), operation="UPDATE") == []
 
 
-def test_hold_that_is_added_to_a_released_pod() -> None:
+def test_delay_changed_on_a_released_pod() -> None:
     mark = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}
     released = make_pod({"delay": "15", **mark}, node="n1")
     (warning,) = warnings(
@@ -161,7 +165,7 @@ def test_hold_that_is_added_to_a_released_pod() -> None:
     assert "annotation delay has no effect, because the pod has already been released:" in warning
 
 
-def test_released_pod_whose_pace_is_changed_gets_no_warning() -> None:
+def test_pace_changed_on_a_released_pod_gets_no_warning() -> None:
     mark, key = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}, "holdfast.dev/pace"
     released = make_pod({key: "4", **mark}, labels={key: "x"}, node="n1")
     changed = make_pod({key: "6", **mark}, labels={key: "x"}, node="n1")
@@ -169,13 +173,13 @@ def test_released_pod_whose_pace_is_changed_gets_no_warning() -> None:
     assert warnings(changed, old=released, operation="UPDATE") == []
 
 
-def test_warnings_are_few() -> None:
+def test_number_of_warnings_is_limited() -> None:
     many = {f"holdfast.dev/x{number}": "" for number in range(100)}
 
     assert len(warnings(make_pod(many))) == 3
 
 
-def test_all_keys_are_known() -> None:
+def test_all_keys_are_known_and_documented() -> None:
     page = (ROOT / "reference/annotations.md").read_text(encoding="utf-8")
     documented = {key for key in OWN_KEYS if f"`{key}`" in page}
     read = {key for plugin in make_profiles().plugins for key in plugin.keys}
@@ -185,7 +189,7 @@ def test_all_keys_are_known() -> None:
     assert {key for key in read if key.startswith(OWN_PREFIX)} <= OWN_KEYS
 
 
-def test_nothing_is_sent_if_no_plugin_is_enabled() -> None:
+def test_nothing_matches_without_enabled_plugins() -> None:
     strays = StrayKeys(make_profiles("profiles: [{plugins: {disabled: [{name: '*'}]}}]"))
 
     assert (strays.match("object"), strays.match_workload(["Deployment"])) == ("false", "false")

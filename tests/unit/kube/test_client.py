@@ -1,4 +1,4 @@
-"""Redirects of the API server are not followed: the token would go with the request."""
+"""The client of the API server: redirects, size limits, watches, and renewal of tokens."""
 
 import json
 import threading
@@ -23,18 +23,21 @@ STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Perm
 
 
 @pytest.fixture
-def elsewhere(serve: Callable[..., Server]) -> Server:
+def redirect_target(serve: Callable[..., Server]) -> Server:
     return serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
 
 
-@pytest.fixture(params=["directly", "by a proxy"])
+@pytest.fixture(params=["direct", "by proxy"])
 def cluster(
-    request: pytest.FixtureRequest, serve: Callable[..., Server], elsewhere: Server, tmp_path: Path
+    request: pytest.FixtureRequest,
+    serve: Callable[..., Server],
+    redirect_target: Server,
+    tmp_path: Path,
 ) -> Iterator[Cluster]:
-    """A cluster that answers once, and sends us elsewhere."""
+    """A cluster that answers once, with a redirect."""
     status = request.node.callspec.params["status"]
-    away = f"Location: http://127.0.0.1:{elsewhere.port}/api\r\nContent-Length: 0\r\n\r\n"
-    server = serve([f"HTTP/1.1 {status} {STATUSES[status]}\r\n{away}".encode()])
+    redirect = f"Location: http://127.0.0.1:{redirect_target.port}/api\r\nContent-Length: 0\r\n\r\n"
+    server = serve([f"HTTP/1.1 {status} {STATUSES[status]}\r\n{redirect}".encode()])
     with closing(connect(server, tmp_path, by_proxy="proxy" in request.param)) as connected:
         yield connected
     assert len(server.requests) == 1
@@ -60,34 +63,35 @@ def connect(server: Server, folder: Path, *, by_proxy: bool) -> Cluster:
     return Cluster.connect(file)
 
 
+# Following a redirect would send the token to another server.
 @pytest.mark.parametrize("status", STATUSES)
 @pytest.mark.parametrize(
-    "ask",
+    "call",
     [
-        pytest.param(lambda one: one.request("GET", "/version"), id="GET"),
+        pytest.param(lambda api: api.request("GET", "/version"), id="GET"),
         pytest.param(
-            lambda one: one.request("PATCH", "/x", body=b"[]", content_type=JSON_PATCH), id="PATCH"
+            lambda api: api.request("PATCH", "/x", body=b"[]", content_type=JSON_PATCH), id="PATCH"
         ),
-        pytest.param(lambda one: list(one.lines("/x", query={}, timeout=5.0)), id="a watch"),
+        pytest.param(lambda api: list(api.lines("/x", query={}, timeout=5.0)), id="watch"),
     ],
 )
 def test_redirect_is_an_error_and_is_not_followed(
-    cluster: Cluster, elsewhere: Server, status: int, ask: Callable[[Cluster], object]
+    cluster: Cluster, redirect_target: Server, status: int, call: Callable[[Cluster], object]
 ) -> None:
     with pytest.raises(ApiStatusError, match=rf"^HTTP {status}: ") as caught:
-        ask(cluster)
+        call(cluster)
 
     assert caught.value.status == status
-    assert elsewhere.requests == []
+    assert redirect_target.requests == []
 
 
 @pytest.mark.parametrize("by_proxy", [False, True])
-def test_response_that_is_too_large_is_an_error(
+def test_oversized_response_is_an_error(
     serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_proxy: bool
 ) -> None:
     for module in (client, transport):
         monkeypatch.setattr(module, "LARGEST", 1 << 20)
-    server = serve([_answer(b"x" * (1 << 20))], [_answer(b"x" * (1 << 21))])
+    server = serve([_response(b"x" * (1 << 20))], [_response(b"x" * (1 << 21))])
     with closing(connect(server, tmp_path, by_proxy=by_proxy)) as connected:
         assert len(connected.request("GET", "/x")) == 1 << 20
         connected.close()
@@ -95,14 +99,16 @@ def test_response_that_is_too_large_is_an_error(
             connected.request("GET", "/x")
 
 
-def test_lines_of_a_watch_come_in_parts(serve: Callable[..., Server], tmp_path: Path) -> None:
+def test_watch_lines_are_assembled_from_chunks(
+    serve: Callable[..., Server], tmp_path: Path
+) -> None:
     lines = [b"a" * 200_000, b"", b"b", b"c" * 70_000, b"d"]
-    server = serve([_answer(b"\n".join([*lines, b"cut off"]))])
+    server = serve([_response(b"\n".join([*lines, b"cut off"]))])
     with closing(connect(server, tmp_path, by_proxy=False)) as connected:
         assert list(connected.lines("/x", query={}, timeout=5.0)) == lines
 
 
-def _answer(body: bytes) -> bytes:
+def _response(body: bytes) -> bytes:
     return b"HTTP/1.1 200 OK\r\nContent-Length: %d\r\n\r\n" % len(body) + body
 
 
@@ -115,10 +121,10 @@ class Token:
         configuration.refresh_api_key_hook = self.read  # type: ignore[assignment]
 
     def renew(self) -> None:
-        self.configuration.api_key["BearerToken"] = f"bearer {'new' if self.known else 'old'}"
+        self.configuration.api_key["BearerToken"] = f"bearer {'new' if self.is_set else 'old'}"
 
     @property
-    def known(self) -> bool:
+    def is_set(self) -> bool:
         return "BearerToken" in self.configuration.api_key
 
     def read(self, _configuration: Configuration) -> None:
@@ -132,16 +138,16 @@ NEVER_RENEWED = Access(lambda: None)
 
 @pytest.fixture
 def token(serve: Callable[..., Server]) -> Iterator[tuple[Server, Token, Cluster]]:
-    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
-    server = serve([refused, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
+    unauthorized = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+    server = serve([unauthorized, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
-    one = Token(configuration)
-    with closing(Cluster(ApiClient(configuration), Access(one.renew))) as connected:
-        yield server, one, connected
+    source = Token(configuration)
+    with closing(Cluster(ApiClient(configuration), Access(source.renew))) as connected:
+        yield server, source, connected
 
 
-def test_token_that_counts_no_more_is_read_anew(token: tuple[Server, Token, Cluster]) -> None:
+def test_unauthorized_response_renews_the_token(token: tuple[Server, Token, Cluster]) -> None:
     server, _, connected = token
     with pytest.raises(ApiStatusError, match=r"^HTTP 401: ") as caught:
         connected.request("GET", "/version")
@@ -152,16 +158,16 @@ def test_token_that_counts_no_more_is_read_anew(token: tuple[Server, Token, Clus
     assert [b"authorization: bearer new" in server.requests[1]] == [True]
 
 
-def test_patch_that_is_unauthorized_has_the_next_request_renew_the_token(
+def test_unauthorized_patch_renews_the_token_for_the_next_request(
     serve: Callable[..., Server],
 ) -> None:
-    refused = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
-    server, ends, stop = serve([OK, refused, OK]), list[object](), threading.Event()
+    unauthorized = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
+    server, ends, stop = serve([OK, unauthorized, OK]), list[object](), threading.Event()
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
-    one = Token(configuration)
+    source = Token(configuration)
     stop.set()
-    with closing(Cluster(ApiClient(configuration), Access(one.renew))) as connected:
+    with closing(Cluster(ApiClient(configuration), Access(source.renew))) as connected:
         connected.request("GET", "/version")
         assert connected.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
         connected.receive(stop)
@@ -174,11 +180,11 @@ def test_patch_that_is_unauthorized_has_the_next_request_renew_the_token(
 
 
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files"), ConfigException("empty")])
-def test_token_that_cannot_be_read_is_a_failure_of_the_request_alone(
+def test_unreadable_token_fails_the_request(
     token: tuple[Server, Token, Cluster], problem: Exception
 ) -> None:
-    server, one, connected = token
-    one.problem = problem
+    server, source, connected = token
+    source.problem = problem
     with pytest.raises(
         UnreachableError, match=r"^http://127.0.0.1:[0-9]+ cannot be asked: no credentials: "
     ):
@@ -186,27 +192,27 @@ def test_token_that_cannot_be_read_is_a_failure_of_the_request_alone(
     assert server.requests == []
 
 
-def test_token_is_asked_for_once_a_second(serve: Callable[..., Server]) -> None:
+def test_token_is_read_at_most_once_a_second(serve: Callable[..., Server]) -> None:
     server = serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"] * 4)
     configuration, now = Configuration(), 100.0
     configuration.host = f"http://127.0.0.1:{server.port}"
-    one = Token(configuration)
+    source = Token(configuration)
     with closing(Cluster(ApiClient(configuration), NEVER_RENEWED, now=lambda: now)) as connected:
         connected.request("GET", "/version")
         now = 100.9
         connected.request("GET", "/version")
-        assert one.reads == 1
-        one.renew()
+        assert source.reads == 1
+        source.renew()
         now = 101.1
         connected.request("GET", "/version")
 
-    assert one.reads == 2
+    assert source.reads == 2
     sent = [b"authorization: bearer new" in each for each in server.requests]
     assert sent == [False, False, True]
 
 
 @pytest.mark.parametrize(
-    ("answer", "problem"),
+    ("response", "problem"),
     [
         pytest.param(OK, "None", id="written"),
         pytest.param(
@@ -217,10 +223,10 @@ def test_token_is_asked_for_once_a_second(serve: Callable[..., Server]) -> None:
         pytest.param(b"HTTP/1.1 200 OK\r\n", "does not answer", id="cut off"),
     ],
 )
-def test_patch_is_begun_on_an_idle_connection(
-    serve: Callable[..., Server], answer: bytes, problem: str
+def test_patch_begins_on_an_idle_connection(
+    serve: Callable[..., Server], response: bytes, problem: str
 ) -> None:
-    server, ends, stop = serve([OK, answer]), list[object](), threading.Event()
+    server, ends, stop = serve([OK, response]), list[object](), threading.Event()
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     stop.set()

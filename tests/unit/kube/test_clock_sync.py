@@ -12,7 +12,7 @@ EPOCH = 1_772_366_400.0
 
 
 class Waiting(threading.Event):
-    """An event whose waits advance a fake clock at once, and which is set after `waits`."""
+    """An event whose waits advance a fake clock, and which is set after `waits` of them."""
 
     def __init__(self, waits: int) -> None:
         super().__init__()
@@ -31,7 +31,7 @@ class Waiting(threading.Event):
 
 
 class World:
-    """A server whose `Date` is `ahead` of its clock, or whose clock steps, from `since` on."""
+    """A server whose `Date` is `ahead` of its clock, or whose clock jumps by `step`, at `since`."""
 
     def __init__(
         self,
@@ -47,8 +47,8 @@ class World:
         self.api = FakeApi()
         self.narrowed = 0
         self._ahead, self._step, self._since = ahead, step, since
-        self.latest = 0.0
-        """How far the lower bound was ahead of the server's clock, at most."""
+        self.max_ahead = 0.0
+        """The most by which the lower bound was ahead of the server's clock."""
         if answers:
             self.api.created = self.time
             for method in ("GET", "POST"):
@@ -62,7 +62,7 @@ class World:
         date = float(int(self.time() + self._ahead * (now >= self._since)))
         self.clock.observe(sent=now, received=now, date=date)
         passed = self.clock.lower_bound(now)
-        self.latest = max(self.latest, (passed or 0) - self.time())
+        self.max_ahead = max(self.max_ahead, (passed or 0) - self.time())
 
     def _narrow(self) -> None:
         self.narrowed += 1
@@ -85,7 +85,7 @@ def test_probes_until_the_clock_is_known_then_rests() -> None:
     assert world.narrowed >= 3
 
 
-def test_clock_at_rest_costs_two_requests_a_second() -> None:
+def test_idle_clock_costs_two_requests_a_second() -> None:
     world = World(waits=400)
     world.run()
 
@@ -95,7 +95,7 @@ def test_clock_at_rest_costs_two_requests_a_second() -> None:
 @pytest.mark.parametrize(
     ("ahead", "step", "since", "tolerance"),
     [
-        pytest.param(0.0, 0.0, 0.0, 0.0, id="right"),
+        pytest.param(0.0, 0.0, 0.0, 0.0, id="correct"),
         pytest.param(30.0, 0.0, 0.0, 0.0, id="ahead"),
         pytest.param(0.6, 0.0, 0.0, 0.6, id="less than a second ahead"),
         pytest.param(30.0, 0.0, 200.0, 0.0, id="ahead later"),
@@ -112,11 +112,11 @@ def test_rewritten_date_releases_nothing_early(
     assert bounds is not None
     assert bounds.width < 0.02
     assert bounds.low <= EPOCH + 0.3 + step <= bounds.high
-    assert world.latest <= tolerance
+    assert world.max_ahead <= tolerance
     assert world.clock.trusts_date == (not ahead)
 
 
-def test_date_counts_if_nothing_can_be_created(caplog: pytest.LogCaptureFixture) -> None:
+def test_date_is_trusted_if_no_object_can_be_created(caplog: pytest.LogCaptureFixture) -> None:
     world = World(waits=400, step=30.0, since=200.0)
     world.api.created = None
     world.run()
@@ -128,21 +128,21 @@ def test_date_counts_if_nothing_can_be_created(caplog: pytest.LogCaptureFixture)
     assert world.api.count("POST") < world.stop.now / 50
 
 
-def break_off() -> Callable[[], None]:
+def drop_connection() -> Callable[[], None]:
     return raising(unreachable())
 
 
-def test_unreachable_server_is_asked_again_after_a_while() -> None:
+def test_unreachable_server_is_probed_again_after_a_pause() -> None:
     world = World(waits=3)
     for method in ("GET", "POST"):
-        world.api.before(method, *[break_off()] * 3)
+        world.api.before(method, *[drop_connection()] * 3)
     world.run()
 
     assert world.stop.waits[:3] == [1.0, 1.0, 1.0]
     assert world.clock.bounds(world.stop.now) is not None
 
 
-def test_answers_without_a_date_make_no_busy_loop() -> None:
+def test_responses_without_a_date_do_not_cause_a_busy_loop() -> None:
     world = World(waits=5, answers=False)
     world.run()
 
@@ -151,7 +151,7 @@ def test_answers_without_a_date_make_no_busy_loop() -> None:
 
 
 @pytest.mark.parametrize("waits", [0, 1, 2])
-def test_stop_is_heard_between_two_probes(waits: int) -> None:
+def test_stop_takes_effect_between_two_probes(waits: int) -> None:
     world = World(waits=waits)
     world.run()
 

@@ -24,12 +24,12 @@ def listed(*groups: str) -> bytes:
     ("kinds", "expected"),
     [
         pytest.param(["virtualmachines", "virtualmachineinstances"], True, id="KubeVirt"),
-        pytest.param(["virtualmachines"], False, id="without that kind"),
-        pytest.param(["kubevirts", "kubevirts/status"], False, id="its operator alone"),
+        pytest.param(["virtualmachines"], False, id="kind missing"),
+        pytest.param(["kubevirts", "kubevirts/status"], False, id="operator only"),
         pytest.param([], False, id="nothing"),
     ],
 )
-def test_kinds_of_kubevirts_api_tell(kinds: list[str], expected: bool) -> None:
+def test_kind_is_served_if_the_api_lists_it(kinds: list[str], expected: bool) -> None:
     api = FakeApi()
     api.answers[kubevirt.API_PATH] = served(*kinds)
 
@@ -37,7 +37,7 @@ def test_kinds_of_kubevirts_api_tell(kinds: list[str], expected: bool) -> None:
     assert api.patience("GET") == [1.0]
 
 
-def test_api_that_is_nowhere_is_not_served() -> None:
+def test_unlisted_api_group_is_not_served() -> None:
     api = FakeApi()
     api.answers[GROUPS] = listed("apps", "cdi.kubevirt.io")
     api.before("GET", raising(status_error(404)))
@@ -46,27 +46,27 @@ def test_api_that_is_nowhere_is_not_served() -> None:
     assert api.requests == [("GET", kubevirt.API_PATH), ("GET", GROUPS)]
 
 
-def test_api_that_is_named_and_yet_not_there_is_a_failure() -> None:
+def test_listed_api_group_that_is_not_found_is_an_error() -> None:
     api = FakeApi()
     api.answers[GROUPS] = listed("apps", "kubevirt.io")
-    lost = status_error(404)
-    api.before("GET", raising(lost))
+    not_found = status_error(404)
+    api.before("GET", raising(not_found))
     with pytest.raises(ApiStatusError) as caught:
         serves(api, KIND, timeout=1.0)
 
-    assert caught.value is lost
+    assert caught.value is not_found
 
 
 @pytest.mark.parametrize(
     "failures",
     [
-        pytest.param([status_error(503)], id="the API"),
-        pytest.param([unreachable()], id="no answer"),
-        pytest.param([status_error(404), status_error(404)], id="a proxy that knows no path"),
-        pytest.param([status_error(404), status_error(403)], id="the groups"),
+        pytest.param([status_error(503)], id="API unavailable"),
+        pytest.param([unreachable()], id="unreachable"),
+        pytest.param([status_error(404), status_error(404)], id="404 for both"),
+        pytest.param([status_error(404), status_error(403)], id="groups forbidden"),
     ],
 )
-def test_what_cannot_be_asked_is_a_failure(failures: list[ClusterError]) -> None:
+def test_failed_discovery_is_an_error(failures: list[ClusterError]) -> None:
     api = FakeApi()
     api.before("GET", *map(raising, failures))
     with pytest.raises(ClusterError) as caught:
@@ -76,14 +76,14 @@ def test_what_cannot_be_asked_is_a_failure(failures: list[ClusterError]) -> None
 
 
 @pytest.mark.parametrize(
-    "answer",
+    "response",
     [b"<html>", b"{}", b"[]", b"\xff"],
-    ids=["of a proxy", "empty", "another shape", "no UTF-8"],
+    ids=["HTML", "empty", "list", "not UTF-8"],
 )
-@pytest.mark.parametrize("path", [kubevirt.API_PATH, GROUPS], ids=["the kinds", "the groups"])
-def test_answer_that_is_no_list_is_a_failure(path: str, answer: bytes) -> None:
+@pytest.mark.parametrize("path", [kubevirt.API_PATH, GROUPS], ids=["kinds", "groups"])
+def test_invalid_discovery_response_is_an_error(path: str, response: bytes) -> None:
     api = FakeApi()
-    api.answers[path] = answer
+    api.answers[path] = response
     if path == GROUPS:
         api.before("GET", raising(status_error(404)))
     with pytest.raises(UnreachableError, match=f"the response for {path} is not valid: "):

@@ -38,22 +38,22 @@ class World:
     def _drop(self) -> None:
         self.dropped += 1
 
-    def tell(self) -> None:
+    def publish(self) -> None:
         stop = threading.Event()
         stop.set()
         self.recorder.run(stop)
 
 
-def test_event_is_told_as_the_api_server_wants_it() -> None:
+def test_event_matches_the_events_v1_format() -> None:
     world = World()
     world.recorder.record(EVENT)
-    world.tell()
+    world.publish()
 
     assert world.api.requests == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events")]
-    told = json.loads(world.api.bodies[0])
-    name = told["metadata"].pop("name")
+    posted = json.loads(world.api.bodies[0])
+    name = posted["metadata"].pop("name")
     assert name.startswith("web-0.")
-    assert told == {
+    assert posted == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"namespace": "default"},
@@ -74,7 +74,7 @@ def test_event_is_told_as_the_api_server_wants_it() -> None:
     }
 
 
-def named(**changed: Any) -> Any:
+def metadata_of(**changed: Any) -> Any:
     fields: dict[str, Any] = {
         "regarding": ("default", "web-0"),
         "uid": "u-1",
@@ -85,8 +85,8 @@ def named(**changed: Any) -> Any:
     return event_object(event, now_ms=CREATED_MS, instance="x")["metadata"]
 
 
-def test_same_event_has_the_same_name_whoever_tells_it() -> None:
-    assert named() == named(warning=True)
+def test_event_name_does_not_depend_on_its_type() -> None:
+    assert metadata_of() == metadata_of(warning=True)
 
 
 @pytest.mark.parametrize(
@@ -94,15 +94,15 @@ def test_same_event_has_the_same_name_whoever_tells_it() -> None:
     [{"uid": "u-2"}, {"reason": "Released"}, {"note": "held longer"}],
     ids=["uid", "reason", "note"],
 )
-def test_other_event_has_another_name(changed: dict[str, Any]) -> None:
-    assert named() != named(**changed)
+def test_different_events_have_different_names(changed: dict[str, Any]) -> None:
+    assert metadata_of() != metadata_of(**changed)
 
 
-def test_name_of_an_event_is_never_too_long() -> None:
-    assert len(named(regarding=("default", "a" * 253))["name"]) <= 253
+def test_event_name_fits_the_length_limit() -> None:
+    assert len(metadata_of(regarding=("default", "a" * 253))["name"]) <= 253
 
 
-def test_note_is_cut_between_characters() -> None:
+def test_long_note_is_cut_between_characters() -> None:
     note = event_object(
         Event(("a", "b"), "u", events.HELD, "x" + "€" * 500, warning=True), now_ms=0, instance="x"
     )["note"]
@@ -113,33 +113,33 @@ def test_note_is_cut_between_characters() -> None:
 
 
 @pytest.mark.parametrize(
-    ("said", "told"),
+    ("text", "expected"),
     [
-        pytest.param(KeyError("x"), "'x'", id="an exception"),
-        pytest.param("caf\ud800", "caf?", id="half a character"),
+        pytest.param(KeyError("x"), "'x'", id="exception"),
+        pytest.param("caf\ud800", "caf?", id="lone surrogate"),
     ],
 )
-def test_what_a_plugin_says_is_told_though_it_is_no_text(said: Any, told: str) -> None:
+def test_invalid_text_from_a_plugin_is_published(text: Any, expected: str) -> None:
     world = World()
-    world.recorder.record(replace(EVENT, note=said))
-    world.recorder.record(replace(EVENT, reason=said))
-    world.tell()
+    world.recorder.record(replace(EVENT, note=text))
+    world.recorder.record(replace(EVENT, reason=text))
+    world.publish()
 
     first, second = map(json.loads, world.api.bodies)
-    assert (first["note"], second["reason"]) == (told, told)
+    assert (first["note"], second["reason"]) == (expected, expected)
 
 
 @pytest.mark.parametrize(
     ("error", "dropped"),
     [(status_error(409), 0), (status_error(403), 0), (unreachable(), 1)],
-    ids=["told already", "forbidden", "unreachable"],
+    ids=["already exists", "forbidden", "unreachable"],
 )
-def test_failure_is_nobodys_trouble(error: Exception, dropped: int) -> None:
+def test_failed_post_does_not_stop_the_recorder(error: Exception, dropped: int) -> None:
     world = World()
     world.api.before("POST", raising(error))
     world.recorder.record(EVENT)
     world.recorder.record(EVENT)
-    world.tell()
+    world.publish()
 
     assert (2, 1, dropped) == (len(world.api.requests), len(world.api.bodies), world.dropped)
 
@@ -158,45 +158,45 @@ def test_burst_then_a_steady_rate() -> None:
     world = World()
     for _ in range(500):
         world.recorder.record(EVENT)
-    world.tell()
+    world.publish()
     for _ in range(30):
         world.recorder.record(EVENT)
     world.now += 1.0
-    world.tell()
+    world.publish()
 
     assert (len(world.api.requests), world.dropped) == (520, 10)
 
 
-def test_warnings_come_first_and_have_room_when_there_is_none_for_others() -> None:
+def test_warnings_come_first_and_have_reserved_room() -> None:
     world = World()
     for _ in range(500):
         world.recorder.record(EVENT)
     for number in range(110):
         world.recorder.record(replace(EVENT, note=f"warning {number}", warning=True))
     assert world.dropped == 10
-    world.tell()
+    world.publish()
 
     notes = [json.loads(body)["note"] for body in world.api.bodies]
     assert notes[:100] == [f"warning {number}" for number in range(100)]
-    assert len(notes) == 600 - 100  # what warnings took, others may not have
+    assert len(notes) == 600 - 100  # normal events do not get what the warnings used
     assert world.dropped == 10 + 100
 
 
-def test_warnings_are_told_while_others_come_faster_than_they_may() -> None:
+def test_warnings_are_published_while_other_events_exceed_the_rate() -> None:
     world = World()
     for second in range(60):
         world.now = second
         for _ in range(100):
             world.recorder.record(EVENT)
         world.recorder.record(replace(EVENT, note=f"at {second}", warning=True))
-        world.tell()
+        world.publish()
 
     notes = [json.loads(body)["note"] for body in world.api.bodies]
     assert [note for note in notes if note.startswith("at")] == [f"at {n}" for n in range(60)]
     assert len(notes) == 500 + 59 * 20
 
 
-def test_last_releases_are_remembered() -> None:
+def test_recent_releases_are_kept() -> None:
     recorder = World().recorder
     recorder.record(replace(EVENT, reason=events.HELD))
     for number in range(events.RELEASES + 5):
@@ -214,24 +214,24 @@ def test_event_sink_drops_events() -> None:
 
 
 @pytest.mark.parametrize(
-    ("busy_until", "told_at"),
+    ("busy_until", "posted_at"),
     [
-        pytest.param(0.0, 0.0, id="at rest"),
-        pytest.param(0.35, 0.35, id="until there is room"),
-        pytest.param(60.0, events.YIELD_SECONDS, id="never for long"),
+        pytest.param(0.0, 0.0, id="idle"),
+        pytest.param(0.35, 0.35, id="saturated briefly"),
+        pytest.param(60.0, events.YIELD_SECONDS, id="saturated for long"),
     ],
 )
-def test_event_makes_way_for_releases(busy_until: float, told_at: float) -> None:
-    class Clockwork(threading.Event):
+def test_event_yields_to_releases(busy_until: float, posted_at: float) -> None:
+    class AdvancingEvent(threading.Event):
         def wait(self, timeout: float | None = None) -> bool:
             world.now += timeout or 0.0
             return self.is_set()
 
-    world, stop = World(), Clockwork()
+    world, stop = World(), AdvancingEvent()
     world.recorder.saturated = lambda: world.now < busy_until
     world.api.before("POST", stop.set)
     world.recorder.record(EVENT)
     world.recorder.run(stop)
 
     assert len(world.api.bodies) == 1
-    assert world.now == pytest.approx(told_at, abs=events.POLL_SECONDS)
+    assert world.now == pytest.approx(posted_at, abs=events.POLL_SECONDS)

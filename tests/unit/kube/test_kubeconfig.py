@@ -53,27 +53,27 @@ def file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("kubeconfig") / "config"
 
 
-def test_a_good_one(file: Path) -> None:
+def test_valid_kubeconfig(file: Path) -> None:
     assert complaint(file, json.dumps(RIGHT).encode()) == ""
 
 
-def test_an_anchor_alone_does_no_harm(file: Path) -> None:
+def test_anchor_without_an_alias_is_accepted(file: Path) -> None:
     text = json.dumps(RIGHT).replace('"abc"', '&token "a*c"')
 
     assert complaint(file, text.encode()) == ""
 
 
 @given(document=with_mistakes(st.just(RIGHT), junk=JUNK, keys=KEYS, most=3))
-def test_mistakes(file: Path, document: Any) -> None:
-    said = complaint(file, json.dumps(document).encode())
-    if said:
-        check(said, file)
+def test_kubeconfig_with_mistakes_works_or_is_reported(file: Path, document: Any) -> None:
+    message = complaint(file, json.dumps(document).encode())
+    if message:
+        check(message, file)
 
 
 @given(
     content=st.binary(max_size=40) | st.text("{}[]&*!|>-:,'\" \n#ab0", max_size=40).map(str.encode)
 )
-def test_nonsense(file: Path, content: bytes) -> None:
+def test_nonsense_is_reported(file: Path, content: bytes) -> None:
     check(complaint(file, content), file)
 
 
@@ -86,14 +86,14 @@ def test_nonsense(file: Path, content: bytes) -> None:
         pytest.param("a: [", id="broken"),
         pytest.param("\x00", id="NUL"),
         pytest.param("[" * 2_000, id="deep lists"),
-        pytest.param("!!python/object/apply:os.system [x]", id="a tag of Python"),
+        pytest.param("!!python/object/apply:os.system [x]", id="a Python tag"),
     ],
 )
-def test_what_is_no_kubeconfig(file: Path, content: str) -> None:
+def test_invalid_kubeconfig(file: Path, content: str) -> None:
     check(complaint(file, content.encode()), file)
 
 
-def test_proxy_that_is_no_address_is_named(file: Path) -> None:
+def test_invalid_proxy_url_is_reported(file: Path) -> None:
     cluster = {"server": "https://192.0.2.1:6443", "proxy-url": "https://[::1"}
     document = RIGHT | {"clusters": [{"name": "c", "cluster": cluster}]}
 
@@ -106,7 +106,7 @@ def token(file: Path | None, context: str | None = None) -> str:
 
 
 @pytest.mark.timeout(30)
-def test_file_without_end() -> None:
+def test_endless_file_is_rejected() -> None:
     with pytest.raises(StartError, match="/dev/zero: is larger than 1 MiB"):
         Cluster.connect(Path("/dev/zero"))
 
@@ -124,7 +124,7 @@ def test_file_is_read_once(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("content", "told"),
+    ("content", "expected"),
     [
         pytest.param(
             b"", "not a kubeconfig; create one with 'kubectl config view --raw'", id="empty"
@@ -135,32 +135,35 @@ def test_file_is_read_once(tmp_path: Path) -> None:
         pytest.param(b"clusters: [1]", "clusters[0]: no name; add one", id="a number"),
     ],
 )
-def test_complaint_names_file_and_place(file: Path, content: bytes, told: str) -> None:
-    said = complaint(file, content)
+def test_error_names_file_and_field(file: Path, content: bytes, expected: str) -> None:
+    message = complaint(file, content)
 
-    check(said, file)
-    assert f"({file}: {told}" in said
+    check(message, file)
+    assert f"({file}: {expected}" in message
 
 
-def test_no_complaint_quotes_the_file(file: Path) -> None:
+def test_error_does_not_quote_the_file(file: Path) -> None:
     assert "secret" not in complaint(file, b"users: [{name: u, user: {token: secret}")
 
 
-def test_missing_and_unreadable_files_are_told(tmp_path: Path) -> None:
-    for path, told in ((tmp_path / "x", "no such file"), (tmp_path, "cannot be read (Is a dir")):
-        with pytest.raises(StartError) as refused:
+def test_missing_and_unreadable_files_are_reported(tmp_path: Path) -> None:
+    for path, expected in (
+        (tmp_path / "x", "no such file"),
+        (tmp_path, "cannot be read (Is a dir"),
+    ):
+        with pytest.raises(StartError) as caught:
             Cluster.connect(path)
-        check(str(refused.value), path)
-        assert told in str(refused.value)
+        check(str(caught.value), path)
+        assert expected in str(caught.value)
 
 
-def written(path: Path, **changes: Any) -> Path:
+def write_kubeconfig(path: Path, **changes: Any) -> Path:
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps(RIGHT | changes))
     return path
 
 
-def test_program_is_found_from_the_files_own_folder(
+def test_exec_command_is_relative_to_the_kubeconfig(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     api = "client.authentication.k8s.io/v1"
@@ -170,7 +173,7 @@ def test_program_is_found_from_the_files_own_folder(
     program.write_text(f"#!/bin/sh\necho '{json.dumps(credential)}'\n")
     program.chmod(0o755)
     user = {"exec": {"apiVersion": api, "command": "bin/give"}}
-    file = written(tmp_path / "here" / "config", users=[{"name": "u", "user": user}])
+    file = write_kubeconfig(tmp_path / "here" / "config", users=[{"name": "u", "user": user}])
     monkeypatch.chdir("/")
 
     assert token(file) == "Bearer made"
@@ -180,27 +183,29 @@ def test_program_is_found_from_the_files_own_folder(
     ("name", "expected"),
     [("ca.crt", "/here/ca.crt"), ("/ca.crt", "/ca.crt"), ("../ca.crt", "/here/../ca.crt")],
 )
-def test_every_path_becomes_absolute(tmp_path: Path, name: str, expected: str) -> None:
+def test_relative_paths_become_absolute(tmp_path: Path, name: str, expected: str) -> None:
     paths = {"client-certificate": name, "client-key": name, "tokenFile": name}
-    file = written(
+    file = write_kubeconfig(
         tmp_path / "here" / "config",
         clusters=[{"name": "c", "cluster": {"certificate-authority": name, "server": name}}],
         users=[{"name": "u", "user": paths}, {"name": "v", "user": {"exec": {"command": "aws"}}}],
     )
     made = Kubeconfig([file]).merged()
-    found = expected if name.startswith("/") else f"{tmp_path}{expected}"
+    absolute = expected if name.startswith("/") else f"{tmp_path}{expected}"
 
-    assert made["clusters"][0]["cluster"] == {"certificate-authority": found, "server": name}
-    assert made["users"][0]["user"] == dict.fromkeys(paths, found)
-    assert made["users"][1]["user"]["exec"]["command"] == "aws", "it is on the PATH"
+    assert made["clusters"][0]["cluster"] == {"certificate-authority": absolute, "server": name}
+    assert made["users"][0]["user"] == dict.fromkeys(paths, absolute)
+    assert made["users"][1]["user"]["exec"]["command"] == "aws", "found on the PATH"
 
 
-def test_several_files_are_merged_and_the_first_to_say_something_wins(
+def test_files_are_merged_and_the_first_value_wins(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    first = written(tmp_path / "a" / "config", users=[{"name": "u", "user": {"tokenFile": "t"}}])
+    first = write_kubeconfig(
+        tmp_path / "a" / "config", users=[{"name": "u", "user": {"tokenFile": "t"}}]
+    )
     other = {"name": "there", "context": {"cluster": "c", "user": "v", "namespace": "m"}}
-    second = written(
+    second = write_kubeconfig(
         tmp_path / "b" / "config",
         users=[*RIGHT["users"], {"name": "v", "user": {"tokenFile": "t"}}],
         contexts=[other],
@@ -217,24 +222,24 @@ def test_several_files_are_merged_and_the_first_to_say_something_wins(
         assert connected.namespace == "m"
 
 
-def test_without_an_environment_it_is_that_of_the_home(
+def test_default_kubeconfig_is_in_the_home_directory(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    written(tmp_path / ".kube" / "config")
+    write_kubeconfig(tmp_path / ".kube" / "config")
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("KUBECONFIG", "")
 
     assert token(None) == "Bearer abc"
 
 
-def test_context_that_is_named_has_its_namespace_where_none_is_current(file: Path) -> None:
+def test_named_context_sets_the_namespace_without_a_current_context(file: Path) -> None:
     file.write_text(json.dumps(RIGHT | {"current-context": None}))
 
     with closing(Cluster.connect(file, "here")) as connected:
         assert connected.namespace == "n"
 
 
-def test_renewed_token_is_written_back_where_it_came_from(
+def test_renewed_token_is_written_back_to_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next command would renew it with a refresh token that is valid only once."""
@@ -247,7 +252,7 @@ def test_renewed_token_is_written_back_where_it_came_from(
         "config": {"cmd-path": str(program), "expiry": "2001-01-01T00:00:00Z"},
     }
     user = {"name": "u", "user": {"auth-provider": provider, "tokenFile": "t"}}
-    file, other = written(tmp_path / "a", users=[user]), written(tmp_path / "b")
+    file, other = write_kubeconfig(tmp_path / "a", users=[user]), write_kubeconfig(tmp_path / "b")
     before = other.read_text()
     monkeypatch.setenv("KUBECONFIG", f"{file}{os.pathsep}{other}")
 
@@ -258,7 +263,7 @@ def test_renewed_token_is_written_back_where_it_came_from(
     assert other.read_text() == before
 
 
-def test_kubeconfig_of_the_environment_wins_over_the_pod(
+def test_kubeconfig_variable_takes_precedence_over_the_pod(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise `holdfast uninstall` in a CI pod would change the cluster that the pod runs in."""
@@ -271,7 +276,7 @@ def test_kubeconfig_of_the_environment_wins_over_the_pod(
     monkeypatch.setattr(incluster_config, "SERVICE_TOKEN_FILENAME", str(folder / "token"))
     monkeypatch.setattr(incluster_config, "SERVICE_CERT_FILENAME", str(folder / "ca.crt"))
     monkeypatch.setenv("HOME", str(tmp_path))
-    monkeypatch.setenv("KUBECONFIG", str(written(tmp_path / "a")))
+    monkeypatch.setenv("KUBECONFIG", str(write_kubeconfig(tmp_path / "a")))
     assert token(None) == "Bearer abc"
     monkeypatch.setenv("KUBECONFIG", str(tmp_path / "missing"))
     advice = "give one with --kubeconfig or KUBECONFIG, or run in a pod with a ServiceAccount"
@@ -280,18 +285,20 @@ def test_kubeconfig_of_the_environment_wins_over_the_pod(
     ):
         token(None)
     monkeypatch.delenv("KUBECONFIG")
-    written(tmp_path / ".kube" / "config")
+    write_kubeconfig(tmp_path / ".kube" / "config")
     assert token(None) == "Bearer abc"
 
 
-def test_user_may_impersonate_another_one(tmp_path: Path) -> None:
-    asked = {
+def test_user_may_impersonate_another(tmp_path: Path) -> None:
+    impersonation = {
         "as": "jane",
         "as-uid": "7",
         "as-groups": ["dev", "ops"],
         "as-user-extra": {"acme.com/team": ["a", "b"]},
     }
-    file = written(tmp_path / "a", users=[{"name": "u", "user": {"token": "abc"} | asked}])
+    file = write_kubeconfig(
+        tmp_path / "a", users=[{"name": "u", "user": {"token": "abc"} | impersonation}]
+    )
     with closing(Cluster.connect(file)) as cluster:
         assert [*cluster.impersonation] == [
             ("Impersonate-User", "jane"),
@@ -304,26 +311,30 @@ def test_user_may_impersonate_another_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("asked", "problem"),
+    ("impersonation", "problem"),
     [
-        pytest.param({"as-groups": ["admins"]}, "need 'as'", id="groups alone"),
-        pytest.param({"as-uid": "7"}, "need 'as'", id="uid alone"),
-        pytest.param({"as": "jane", "as-groups": "admins"}, "need lists", id="no list"),
-        pytest.param({"as": "jane", "as-user-extra": {"a": "b"}}, "need lists", id="no lists"),
-        pytest.param({"as": "jane", "as-user-extra": ["a"]}, "need lists", id="no map"),
+        pytest.param({"as-groups": ["admins"]}, "need 'as'", id="groups without user"),
+        pytest.param({"as-uid": "7"}, "need 'as'", id="uid without user"),
+        pytest.param({"as": "jane", "as-groups": "admins"}, "need lists", id="groups not a list"),
+        pytest.param(
+            {"as": "jane", "as-user-extra": {"a": "b"}}, "need lists", id="extra values not lists"
+        ),
+        pytest.param({"as": "jane", "as-user-extra": ["a"]}, "need lists", id="extra not a map"),
     ],
 )
-def test_impersonation_that_is_incomplete_is_rejected(
-    tmp_path: Path, asked: dict[str, Any], problem: str
+def test_invalid_impersonation_is_rejected(
+    tmp_path: Path, impersonation: dict[str, Any], problem: str
 ) -> None:
-    file = written(tmp_path / "a", users=[{"name": "u", "user": {"token": "abc"} | asked}])
+    file = write_kubeconfig(
+        tmp_path / "a", users=[{"name": "u", "user": {"token": "abc"} | impersonation}]
+    )
     with pytest.raises(StartError, match=problem):
         token(file)
 
 
-def test_token_file_is_read_again_without_its_line_break(tmp_path: Path) -> None:
+def test_token_file_is_reread_without_its_line_break(tmp_path: Path) -> None:
     users = [{"name": "u", "user": {"tokenFile": "t", "token": "old"}}]
-    file = written(tmp_path / "a", users=users)
+    file = write_kubeconfig(tmp_path / "a", users=users)
     (tmp_path / "t").write_text("first\n")
     with closing(Cluster.connect(file)) as cluster:
         configuration = cluster._client.configuration
@@ -332,8 +343,8 @@ def test_token_file_is_read_again_without_its_line_break(tmp_path: Path) -> None
         assert configuration.get_api_key_with_prefix("BearerToken") == "Bearer second"
 
 
-def test_token_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
-    file = written(tmp_path / "a", users=[{"name": "u", "user": {"tokenFile": "t"}}])
+def test_unreadable_token_file_is_reported(tmp_path: Path) -> None:
+    file = write_kubeconfig(tmp_path / "a", users=[{"name": "u", "user": {"tokenFile": "t"}}])
     with pytest.raises(StartError, match=f"tokenFile {tmp_path / 't'}: cannot be read"):
         token(file)
 
@@ -342,7 +353,7 @@ EMPTY = '{"apiVersion":"client.authentication.k8s.io/v1","kind":"ExecCredential"
 
 
 def certificate() -> dict[str, str]:
-    """Make what a kubeconfig has of a user with a client certificate."""
+    """Make the kubeconfig fields of a user with a client certificate."""
     ca = authority.new_ca("ca", now=datetime.now(UTC))
     pair = authority.issue(ca, common_name="u", now=datetime.now(UTC))
     return {
@@ -357,21 +368,23 @@ def plugin(folder: Path, script: str) -> Path:
     program.chmod(0o755)
     command = {"apiVersion": "client.authentication.k8s.io/v1", "command": str(program)}
     command |= {"interactiveMode": "Never"}
-    return written(folder / "a", users=[{"name": "u", "user": {"exec": command}}])
+    return write_kubeconfig(folder / "a", users=[{"name": "u", "user": {"exec": command}}])
 
 
 @pytest.mark.parametrize(
     ("script", "problem"),
     [
         pytest.param("exit 3", "failed with exit code 3: its message is above", id="fails"),
-        pytest.param("echo no", "did not print an ExecCredential", id="prints something else"),
+        pytest.param("echo no", "did not print an ExecCredential", id="invalid output"),
         pytest.param(
-            'echo \'{"apiVersion":"v2","status":{}}\'', "of client.auth", id="another version"
+            'echo \'{"apiVersion":"v2","status":{}}\'', "of client.auth", id="unknown version"
         ),
-        pytest.param(f"echo '{EMPTY}'", "gave neither a token nor a certificate", id="nothing"),
+        pytest.param(
+            f"echo '{EMPTY}'", "gave neither a token nor a certificate", id="empty status"
+        ),
     ],
 )
-def test_credential_plugin_that_fails_is_an_error(
+def test_failing_credential_plugin_is_an_error(
     tmp_path: Path, capfd: pytest.CaptureFixture[str], script: str, problem: str
 ) -> None:
     file = plugin(tmp_path, f"echo log in first >&2; {script}")
@@ -381,11 +394,11 @@ def test_credential_plugin_that_fails_is_an_error(
     assert capfd.readouterr().err == "log in first\n"
 
 
-def test_credential_plugin_that_is_missing(tmp_path: Path) -> None:
+def test_missing_credential_plugin_is_an_error(tmp_path: Path) -> None:
     command = {"apiVersion": "client.authentication.k8s.io/v1", "command": "no-such-program"}
     users = [{"name": "u", "user": {"exec": {**command, "installHint": "see example.com"}}}]
     with pytest.raises(KubeconfigError) as caught:
-        Cluster.connect(written(tmp_path / "a", users=users))
+        Cluster.connect(write_kubeconfig(tmp_path / "a", users=users))
 
     assert str(caught.value) == (
         "credential plugin no-such-program cannot be run (No such file or directory): "
@@ -393,7 +406,7 @@ def test_credential_plugin_that_is_missing(tmp_path: Path) -> None:
     )
 
 
-def test_messages_of_a_credential_plugin_that_succeeds_are_shown(
+def test_messages_of_a_successful_credential_plugin_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     given = EMPTY.replace("{}", '{"token": "t"}')
@@ -401,15 +414,15 @@ def test_messages_of_a_credential_plugin_that_succeeds_are_shown(
     assert "open a page\n" in capfd.readouterr().err
 
 
-def test_unknown_context_lists_those_there_are(tmp_path: Path) -> None:
+def test_unknown_context_error_lists_the_contexts(tmp_path: Path) -> None:
     with pytest.raises(KubeconfigError) as caught:
-        Cluster.connect(written(tmp_path / "a"), "nope")
+        Cluster.connect(write_kubeconfig(tmp_path / "a"), "nope")
 
     assert str(caught.value) == 'no context "nope"; there are: "here"'
 
 
-def test_no_temporary_folder_is_not_a_fault_of_the_kubeconfig(tmp_path: Path) -> None:
-    file = written(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
+def test_missing_temporary_folder_is_reported(tmp_path: Path) -> None:
+    file = write_kubeconfig(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
     program = "import sys; from holdfast.webhook.cli.main import main; main()"
     done = subprocess.run(
         [sys.executable, "-c", program, "list", "--kubeconfig", str(file)],
@@ -424,10 +437,10 @@ def test_no_temporary_folder_is_not_a_fault_of_the_kubeconfig(tmp_path: Path) ->
     assert "set TMPDIR to a folder with free space" in done.stderr
 
 
-def test_certificates_are_written_again_when_the_temporary_folder_is_cleaned(
+def test_certificates_are_rewritten_after_temporary_folder_cleanup(
     tmp_path: Path,
 ) -> None:
-    file = written(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
+    file = write_kubeconfig(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
     with closing(Cluster.connect(file)) as cluster:
         known = cluster._client.configuration
         before = Path(str(known.key_file)).read_bytes()
@@ -438,23 +451,23 @@ def test_certificates_are_written_again_when_the_temporary_folder_is_cleaned(
         assert cluster._manager.connection_pool_kw["key_file"] == known.key_file
 
 
-def test_certificate_file_that_is_gone_is_not_an_outage(tmp_path: Path) -> None:
+def test_missing_certificate_file_is_not_reported_as_an_outage(tmp_path: Path) -> None:
     for name, data in certificate().items():
         (tmp_path / name).write_bytes(base64.b64decode(data))
     user = {key.removesuffix("-data"): key for key in certificate()}
     with closing(
-        Cluster.connect(written(tmp_path / "a", users=[{"name": "u", "user": user}]))
-    ) as one:
+        Cluster.connect(write_kubeconfig(tmp_path / "a", users=[{"name": "u", "user": user}]))
+    ) as cluster:
         (tmp_path / "client-key-data").unlink()
         with pytest.raises(
             CredentialsError, match=r"no credentials: File does not exist: .*key"
         ) as caught:
-            one.request("GET", "/version")
+            cluster.request("GET", "/version")
 
     assert "check that the cluster is running" not in main.with_advice(caught.value)
 
 
-def test_credential_plugin_runs_again_to_renew(tmp_path: Path) -> None:
+def test_credential_plugin_runs_again_on_renewal(tmp_path: Path) -> None:
     given = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
     status = given | {"status": {"token": "TOKEN"}}
     shown = json.dumps(status).replace("TOKEN", "'$(cat " + str(tmp_path / "count") + ")'")
@@ -492,7 +505,7 @@ def test_certificate_of_a_credential_plugin_is_renewed_when_it_expires(tmp_path:
         assert cluster._manager.connection_pool_kw["cert_file"] == known.cert_file
         answer.unlink()
         cluster._token = float("-inf"), {}
-        cluster._authorization()  # it is valid for long, so the plugin does not run
+        cluster._authorization()  # still valid, so the plugin does not run
         with pytest.raises(StartError, match="credential plugin"):
             cluster._renew_credentials()
 
@@ -500,9 +513,9 @@ def test_certificate_of_a_credential_plugin_is_renewed_when_it_expires(tmp_path:
 @pytest.mark.parametrize(
     "number",
     [signal.SIGTERM, signal.SIGHUP, signal.SIGINT, signal.SIGQUIT],
-    ids=lambda one: one.name,
+    ids=lambda number: number.name,
 )
-def test_command_that_is_ended_removes_its_temporary_keys(
+def test_terminated_command_removes_its_temporary_keys(
     number: signal.Signals, tmp_path: Path
 ) -> None:
     data = certificate()
@@ -510,18 +523,18 @@ def test_command_that_is_ended_removes_its_temporary_keys(
     keys.mkdir()
     with socket.create_server(("127.0.0.1", 0)) as silent:
         server = f"https://127.0.0.1:{silent.getsockname()[1]}"
-        file = written(
+        file = write_kubeconfig(
             tmp_path / "a",
             users=[{"name": "u", "user": data}],
             clusters=[{"name": "c", "cluster": {"server": server}}],
         )
         command = [sys.executable, "-m", "holdfast.webhook", "list", "--kubeconfig", str(file)]
         environment = os.environ | {"TMPDIR": str(keys)}
-        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as running:
+        with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
             silent.settimeout(20)
             accepted, _ = silent.accept()
             with accepted:
                 assert len(list(keys.iterdir())) == 2
-                running.send_signal(number)
-                running.wait(20)
+                process.send_signal(number)
+                process.wait(20)
     assert list(keys.iterdir()) == []

@@ -23,7 +23,7 @@ WALL = 1_800_000_000.0
 
 
 class Election:
-    """Candidates at one API server, on clocks that the test moves."""
+    """Candidates that share an API server, on clocks that the test moves."""
 
     def __init__(self) -> None:
         self.api = FakeApi()
@@ -53,12 +53,12 @@ class Election:
         return spec
 
     def edit(self, **fields: Any) -> None:
-        """Change the Lease as somebody else may."""
+        """Change the Lease as another client may."""
         self.api.put(PATH, {"spec": {**self.lease, **fields}})
 
 
 def led() -> tuple[Election, Leader]:
-    """Hold an election with one candidate, which leads."""
+    """Return an election with one candidate, which leads."""
     election = Election()
     leader = election.candidate()
     leader.try_acquire_or_renew()
@@ -66,7 +66,7 @@ def led() -> tuple[Election, Leader]:
 
 
 def contested() -> tuple[Election, Leader, Leader]:
-    """Hold an election with two candidates, of which the first leads."""
+    """Return an election with two candidates, the first of which leads."""
     election, first = led()
     return election, first, election.candidate("b")
 
@@ -76,8 +76,8 @@ def fail_once(api: FakeApi, moment: str, method: str, error: Exception) -> None:
     (api.before if moment == "before" else api.after)(method, raising(error))
 
 
-def assert_takes_when_it_has_ended(election: Election, candidate: Leader) -> None:
-    """Let as much time go by as a Lease lasts: not a moment before does the candidate lead."""
+def assert_acquires_on_expiry(election: Election, candidate: Leader) -> None:
+    """Let the Lease duration pass: the candidate leads at its end, and not a moment earlier."""
     election.time += LEASE_SECONDS - 0.001
     candidate.try_acquire_or_renew()
     assert not candidate.leading()
@@ -86,7 +86,7 @@ def assert_takes_when_it_has_ended(election: Election, candidate: Leader) -> Non
     assert candidate.leading()
 
 
-def test_terms_are_counted_from_when_the_candidate_leads_again() -> None:
+def test_term_increases_when_the_candidate_leads_again() -> None:
     election = Election()
     leader = election.candidate()
     assert leader.term() == 0
@@ -98,7 +98,7 @@ def test_terms_are_counted_from_when_the_candidate_leads_again() -> None:
     assert leader.term() == 2
 
 
-def test_the_first_candidate_makes_the_lease_and_leads() -> None:
+def test_first_candidate_creates_the_lease_and_leads() -> None:
     election = Election()
     leader = election.candidate()
     assert not leader.leading()
@@ -113,7 +113,7 @@ def test_the_first_candidate_makes_the_lease_and_leads() -> None:
     }
 
 
-def test_renewing_changes_the_time_alone() -> None:
+def test_renewal_changes_only_the_renew_time() -> None:
     election, leader = led()
     first = election.lease
     election.time += RETRY_SECONDS
@@ -122,7 +122,7 @@ def test_renewing_changes_the_time_alone() -> None:
     assert [method for method, _ in election.api.requests] == ["GET", "PUT", "PUT"]
 
 
-def test_leading_ends_with_the_deadline_unless_renewed() -> None:
+def test_leadership_ends_at_the_renew_deadline() -> None:
     election, leader = led()
     election.time += RENEW_DEADLINE - 0.001
     assert leader.leading()
@@ -131,7 +131,7 @@ def test_leading_ends_with_the_deadline_unless_renewed() -> None:
 
 
 @pytest.mark.parametrize("has_server_time", [True, False])
-def test_another_takes_over_when_the_lease_has_stood_still_for_as_long_as_it_lasts(
+def test_standby_takes_over_an_expired_lease(
     has_server_time: bool,
 ) -> None:
     election = Election()
@@ -139,7 +139,7 @@ def test_another_takes_over_when_the_lease_has_stood_still_for_as_long_as_it_las
     second = election.candidate("b", has_server_time=has_server_time, ahead=1e6)
     first.try_acquire_or_renew()
     second.try_acquire_or_renew()
-    assert_takes_when_it_has_ended(election, second)
+    assert_acquires_on_expiry(election, second)
     assert not first.leading()
     assert election.lease["holderIdentity"] == "b"
     assert election.lease["leaseTransitions"] == 1
@@ -147,7 +147,7 @@ def test_another_takes_over_when_the_lease_has_stood_still_for_as_long_as_it_las
     assert not first.leading()
 
 
-def test_who_starts_takes_a_lease_that_has_ended_already() -> None:
+def test_new_candidate_takes_an_expired_lease_at_once() -> None:
     election, _, second = contested()
     election.time += LEASE_SECONDS - 0.001
     second.try_acquire_or_renew()
@@ -161,23 +161,23 @@ def test_who_starts_takes_a_lease_that_has_ended_already() -> None:
 @pytest.mark.parametrize(
     "renewed", ["2100-01-01T00:00:00.000000Z", "10000-01-01T00:00:00.000000Z", "", "soon", None]
 )
-def test_a_lease_whose_time_says_nothing_lasts_by_the_own_clock(renewed: str | None) -> None:
+def test_lease_with_an_unusable_time_expires_by_the_local_clock(renewed: str | None) -> None:
     election, _, second = contested()
     election.edit(renewTime=renewed)
     second.try_acquire_or_renew()
-    assert_takes_when_it_has_ended(election, second)
+    assert_acquires_on_expiry(election, second)
 
 
-def test_a_lease_that_somebody_has_last_for_years_lasts_no_longer_than_ours() -> None:
+def test_long_lease_duration_is_capped() -> None:
     election, _, second = contested()
     far = "2100-01-01T00:00:00.000000Z"
     election.edit(holderIdentity="thief", leaseDurationSeconds=2**31 - 1, renewTime=far)
     second.try_acquire_or_renew()
-    assert_takes_when_it_has_ended(election, second)
+    assert_acquires_on_expiry(election, second)
 
 
 @pytest.mark.parametrize(
-    "planted",
+    "fields",
     [
         pytest.param({"holderIdentity": "", "leaseTransitions": 2**31 - 1}, id="transitions"),
         pytest.param(
@@ -185,32 +185,32 @@ def test_a_lease_that_somebody_has_last_for_years_lasts_no_longer_than_ours() ->
         ),
     ],
 )
-def test_value_that_the_api_server_would_reject_is_not_written_back(
-    planted: dict[str, Any],
+def test_invalid_lease_values_are_not_written_back(
+    fields: dict[str, Any],
 ) -> None:
     election, first = led()
-    election.edit(**planted)
+    election.edit(**fields)
     for _ in range(2):
-        first.try_acquire_or_renew()  # its version is old at first
+        first.try_acquire_or_renew()  # the first write conflicts
     assert first.leading()
     assert election.lease["leaseTransitions"] < 2**31
     assert election.lease["acquireTime"].startswith("2027-")
 
 
-def test_a_clock_that_is_set_changes_the_leader_once() -> None:
+def test_clock_steps_change_the_leader_only_once() -> None:
     election, first, second = contested()
     for stepped in 3600.0, -3600.0, 0.0:
         election.stepped = stepped
         for _ in range(5):
             second.try_acquire_or_renew()
             first.try_acquire_or_renew()
-            first.try_acquire_or_renew()  # the first one finds its version gone
+            first.try_acquire_or_renew()  # its first write conflicts
             election.time += RETRY_SECONDS
         assert second.leading()
         assert not first.leading()
 
 
-def test_without_the_api_servers_clock_times_in_the_lease_are_not_trusted() -> None:
+def test_lease_times_are_ignored_without_the_server_clock() -> None:
     election = Election()
     first, second = (
         election.candidate("a", has_server_time=False),
@@ -223,13 +223,13 @@ def test_without_the_api_servers_clock_times_in_the_lease_are_not_trusted() -> N
     election.edit(renewTime="2100-01-01T00:00:00.000000Z")
     election.time += LEASE_SECONDS + 1
     second.try_acquire_or_renew()
-    assert not second.leading()  # it has changed since: it counts from now
+    assert not second.leading()  # the Lease changed, so its duration starts again
     election.time += LEASE_SECONDS
     second.try_acquire_or_renew()
     assert second.leading()
 
 
-def test_a_lost_look_does_not_let_the_wait_begin_anew() -> None:
+def test_failed_read_does_not_restart_the_wait() -> None:
     election, _, second = contested()
     second.try_acquire_or_renew()
     for _ in range(int(LEASE_SECONDS / RETRY_SECONDS)):
@@ -240,7 +240,7 @@ def test_a_lost_look_does_not_let_the_wait_begin_anew() -> None:
     assert second.leading()
 
 
-def test_a_lease_that_was_given_up_is_taken_at_once() -> None:
+def test_released_lease_is_acquired_at_once() -> None:
     election, first, second = contested()
     second.try_acquire_or_renew()
     first.resign()
@@ -259,12 +259,12 @@ def test_resigning_never_raises() -> None:
     assert not leader.leading()
 
 
-def test_a_renewal_whose_answer_was_lost_is_seen_at_the_next_look() -> None:
+def test_leader_recovers_from_a_lost_renewal_response() -> None:
     election, leader = led()
     election.time += RETRY_SECONDS
     fail_once(election.api, "after", "PUT", unreachable())
     leader.try_acquire_or_renew()
-    assert leader.leading()  # by the renewal before
+    assert leader.leading()  # thanks to the previous renewal
     election.time += RETRY_SECONDS
     leader.try_acquire_or_renew()
     election.time += RENEW_DEADLINE - 1
@@ -277,12 +277,10 @@ def test_a_renewal_whose_answer_was_lost_is_seen_at_the_next_look() -> None:
         pytest.param(unreachable(), id="unreachable"),
         pytest.param(status_error(500), id="server-error"),
         pytest.param(status_error(403), id="forbidden"),
-        pytest.param(status_error(404), id="not Kubernetes' own"),
+        pytest.param(status_error(404), id="not-from-kubernetes"),
     ],
 )
-def test_a_failure_is_told_and_tried_again(
-    error: Exception, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_failure_is_logged_and_retried(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     election = Election()
     leader = election.candidate()
     fail_once(election.api, "before", "GET", error)
@@ -293,7 +291,7 @@ def test_a_failure_is_told_and_tried_again(
     assert leader.leading()
 
 
-def test_a_lost_race_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_lost_race_is_not_logged_as_a_failure(caplog: pytest.LogCaptureFixture) -> None:
     election = Election()
     first, second = election.candidate("a"), election.candidate("b")
 
@@ -309,16 +307,16 @@ def test_a_lost_race_is_no_failure(caplog: pytest.LogCaptureFixture) -> None:
     assert "cannot acquire" not in caplog.text
 
 
-def test_a_lease_that_another_wrote_into_is_lost_at_once() -> None:
+def test_leader_steps_down_when_another_holds_the_lease() -> None:
     election, leader = led()
     election.edit(holderIdentity="b")
-    leader.try_acquire_or_renew()  # its version is old
+    leader.try_acquire_or_renew()  # the write conflicts
     leader.try_acquire_or_renew()
     assert not leader.leading()
     assert election.lease["holderIdentity"] == "b"
 
 
-def test_a_lease_without_content_is_taken() -> None:
+def test_empty_lease_is_acquired() -> None:
     election = Election()
     election.api.put(PATH, {})
     leader = election.candidate()
@@ -326,7 +324,7 @@ def test_a_lease_without_content_is_taken() -> None:
     assert leader.leading()
 
 
-def test_metrics_and_listeners_are_told() -> None:
+def test_leadership_changes_update_metrics_and_notify_listeners() -> None:
     election = Election()
     metrics = ControllerMetrics()
     leader = Leader(
@@ -352,7 +350,7 @@ def test_metrics_and_listeners_are_told() -> None:
     assert b'holdfast_leader_transitions_total{to="standby"} 1.0' in text
 
 
-def test_run_ends_when_told() -> None:
+def test_run_ends_on_stop() -> None:
     election = Election()
     leader = election.candidate()
     stop = threading.Event()
@@ -363,11 +361,11 @@ def test_run_ends_when_told() -> None:
 
 STEPS = st.lists(
     st.tuples(
-        st.integers(0, 2),  # whose turn it is
-        st.floats(0.0, 15.0),  # how long nothing happens first
-        st.floats(0.0, 15.0),  # how long each of its requests takes
-        st.sampled_from(["works", "works", "works", "lost request", "lost answer", "resigns"]),
-        st.floats(0.0, 1.0),  # how much earlier it may be at the API server, as far as is known
+        st.integers(0, 2),  # index of the candidate
+        st.floats(0.0, 15.0),  # idle seconds before its attempt
+        st.floats(0.0, 15.0),  # seconds that each of its requests takes
+        st.sampled_from(["works", "works", "works", "lost request", "lost response", "resigns"]),
+        st.floats(0.0, 1.0),  # uncertainty of the server time in seconds
     ),
     max_size=40,
 )
@@ -379,34 +377,34 @@ def test_there_are_never_two_leaders(steps: list[tuple[int, float, float, str, f
     election = Election()
     candidates = [election.candidate(str(number), ahead=10.0**number) for number in range(3)]
 
-    def look() -> None:
+    def check() -> None:
         assert sum(candidate.leading() for candidate in candidates) <= 1
 
     for number, idle, duration, outcome, uncertain in steps:
         election.time += idle
         election.uncertain = uncertain
-        look()
+        check()
         if outcome == "resigns":
             candidates[number].resign()
-            look()
+            check()
             continue
 
         def pass_time(method: str, _path: str, *, seconds: float = duration / 2) -> None:
             election.time += seconds
-            look()
+            check()
 
         election.api.on_request = election.api.on_response = pass_time
         if outcome == "lost request":
             fail_once(election.api, "before", "PUT", unreachable())
-        if outcome == "lost answer":
+        if outcome == "lost response":
             fail_once(election.api, "after", "PUT", unreachable())
         candidates[number].try_acquire_or_renew()
-        look()
+        check()
         election.api.on_request = election.api.on_response = lambda _method, _path: None
         election.api.forget_actions()
 
 
-def test_the_namespace_comes_from_the_pods_own_file(tmp_path: Path) -> None:
+def test_namespace_is_read_from_the_pod_file(tmp_path: Path) -> None:
     file = tmp_path / "namespace"
     file.write_text("holdfast-system\n")
     assert own_namespace(file) == "holdfast-system"

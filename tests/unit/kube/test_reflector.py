@@ -17,7 +17,7 @@ from tests.support.fakes import FakeApi, event, raising, status_error, unreachab
 SELECTOR = "spec.nodeName=,status.phase=Pending"
 
 
-class Resource:
+class RecordingHandler:
     def __init__(self) -> None:
         self.calls: list[tuple[str, list[str]]] = []
 
@@ -39,8 +39,8 @@ class Unversioned(Named):
     resource_version: str = ""
 
 
-class Patient(threading.Event):
-    """Takes down how long it was to wait, and does not."""
+class InstantEvent(threading.Event):
+    """Records each wait, and returns at once."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -53,13 +53,13 @@ class Patient(threading.Event):
 
 
 class World:
-    """An API, a follower, and a reflector between them that stops when the streams are used up."""
+    """An API, a handler, and a reflector that stops when the streams are used up."""
 
     def __init__(self, *names: str) -> None:
         self.api = FakeApi(*(held(name=name) for name in names))
-        self.handler = Resource()
+        self.handler = RecordingHandler()
         self.restarts: list[str] = []
-        self.stop = Patient()
+        self.stop = InstantEvent()
         self.time = 0.0
         self.reflector = Reflector(
             self.api,
@@ -83,7 +83,7 @@ class World:
     def calls(self) -> list[tuple[str, list[str]]]:
         return self.handler.calls
 
-    def asked(self, name: str) -> list[Any]:
+    def query_values(self, name: str) -> list[Any]:
         return [query.get(name) for query in self.api.queries]
 
 
@@ -104,7 +104,7 @@ def acting(act: Callable[[], None], *lines: bytes) -> Iterator[bytes]:
     yield from lines
 
 
-def test_list_then_watch_from_where_the_list_was() -> None:
+def test_watch_starts_at_the_version_of_the_list() -> None:
     world = World("a", "b")
     world.run([change("ADDED", "c"), change("MODIFIED", "a"), change("DELETED", "b", "8")])
 
@@ -114,23 +114,23 @@ def test_list_then_watch_from_where_the_list_was() -> None:
         ("update", ["a"]),
         ("delete", ["b"]),
     ]
-    assert world.asked("resourceVersion") == [None, "102", "8"]
-    assert world.asked("fieldSelector") == [SELECTOR] * 3
-    assert world.asked("allowWatchBookmarks") == [None, "true", "true"]
+    assert world.query_values("resourceVersion") == [None, "102", "8"]
+    assert world.query_values("fieldSelector") == [SELECTOR] * 3
+    assert world.query_values("allowWatchBookmarks") == [None, "true", "true"]
     assert world.restarts == ["end", "end", "stop"]
 
 
-def test_list_of_several_pages_is_told_as_one() -> None:
+def test_pages_of_a_list_are_synced_together() -> None:
     world = World("a", "b", "c", "d", "e")
     world.api.page_size = 2
     world.run()
 
     assert world.calls == [("sync", ["a", "b", "c", "d", "e"])]
-    assert world.asked("limit") == [500, 500, 500, None]
-    assert world.asked("continue") == [None, "2", "4", None]
+    assert world.query_values("limit") == [500, 500, 500, None]
+    assert world.query_values("continue") == [None, "2", "4", None]
 
 
-def test_page_that_is_too_large_is_read_in_smaller_parts(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_oversized_page_is_read_in_smaller_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "SMALL_PAGE", 600)  # a page of one pod is small
     world = World("a", "b", "c", "d", "e")
     world.api.page_size = 2
@@ -138,11 +138,11 @@ def test_page_that_is_too_large_is_read_in_smaller_parts(monkeypatch: pytest.Mon
     world.run()
 
     assert world.calls == [("sync", ["a", "b", "c", "d", "e"])]
-    assert world.asked("limit")[:7] == [500, 125, 31, 7, 1, 2, 2]
-    assert world.asked("continue")[:7] == [*[None] * 5, "1", "3"]
+    assert world.query_values("limit")[:7] == [500, 125, 31, 7, 1, 2, 2]
+    assert world.query_values("continue")[:7] == [*[None] * 5, "1", "3"]
 
 
-def test_single_object_that_is_too_large_is_reported(caplog: pytest.LogCaptureFixture) -> None:
+def test_oversized_object_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     world = World("a")
     world.api.before("GET", *[raising(ResponseTooLargeError("too large"))] * 5)
     world.run()
@@ -150,19 +150,19 @@ def test_single_object_that_is_too_large_is_reported(caplog: pytest.LogCaptureFi
     assert "following /api/v1/pods: too large; listing again" in caplog.text
 
 
-def test_bookmarks_move_the_watch_on_and_tell_nothing() -> None:
+def test_bookmarks_advance_the_watch_without_updates() -> None:
     world = World("a")
     world.run([bookmark("70")], [bookmark("80")])
 
     assert world.calls == [("sync", ["a"])]
-    assert world.asked("resourceVersion")[2:] == ["70", "80"]
+    assert world.query_values("resourceVersion")[2:] == ["70", "80"]
 
 
-def test_watch_that_ends_silently_is_begun_again_where_it_was() -> None:
+def test_ended_watch_resumes_at_the_last_version() -> None:
     world = World("a")
     world.run([], [change("ADDED", "b", "9")], [])
 
-    assert world.asked("resourceVersion")[1:] == ["101", "101", "9", "9"]
+    assert world.query_values("resourceVersion")[1:] == ["101", "101", "9", "9"]
     assert world.restarts == ["end"] * 4 + ["stop"]
 
 
@@ -186,13 +186,13 @@ def test_expired_watch_lists_again(ending: list[bytes | Exception]) -> None:
     [
         pytest.param([error(500)], id="an ERROR event"),
         pytest.param([event("ERROR", {})], id="an ERROR event without a code"),
-        pytest.param([unreachable()], id="broken off"),
+        pytest.param([unreachable()], id="connection broken"),
         pytest.param([status_error(403)], id="forbidden"),
-        pytest.param([b'{"type": "ADD'], id="a line that is cut off"),
-        pytest.param([b"\xff"], id="a line that is not text"),
-        pytest.param([b"[]"], id="a line of another shape"),
-        pytest.param([event("ADDED", {"metadata": []})], id="a pod of another shape"),
-        pytest.param([b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}'], id="no UTF-8"),
+        pytest.param([b'{"type": "ADD'], id="a truncated line"),
+        pytest.param([b"\xff"], id="a binary line"),
+        pytest.param([b"[]"], id="a line of the wrong type"),
+        pytest.param([event("ADDED", {"metadata": []})], id="an invalid pod"),
+        pytest.param([b'{"type":"ADDED","object":{"metadata":{"name":"\xff"}}}'], id="not UTF-8"),
     ],
 )
 def test_failing_watch_lists_again(
@@ -211,19 +211,19 @@ def test_failing_watch_lists_again(
     [status_error(500), status_error(410), unreachable()],
     ids=["500", "410", "unreachable"],
 )
-def test_failing_list_is_told_only_once_it_is_whole(failure: Exception) -> None:
+def test_partial_list_is_not_synced(failure: Exception) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
     world.api.before("GET", lambda: None, raising(failure))  # the second page fails
     world.run()
 
     assert world.calls == [("sync", ["a", "b", "c"])]
-    assert world.asked("continue")[:4] == [None, "2", None, "2"]
+    assert world.query_values("continue")[:4] == [None, "2", None, "2"]
     assert world.restarts == ["error", "end", "stop"]
 
 
 @pytest.mark.parametrize("absent", ["", "pods are not served"])
-def test_kind_that_is_not_found_deletes_nothing(absent: str) -> None:
+def test_missing_kind_deletes_nothing(absent: str) -> None:
     world = World("a")
     world.reflector = replace(world.reflector, absent=absent)
     world.api.before("GET", lambda: None, raising(status_error(404)))
@@ -234,37 +234,33 @@ def test_kind_that_is_not_found_deletes_nothing(absent: str) -> None:
 
 
 @pytest.mark.parametrize("status", [429, 503, 504])
-def test_page_that_the_api_server_puts_off_is_asked_for_again(
-    status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_unavailable_page_is_requested_again(status: int, caplog: pytest.LogCaptureFixture) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
-    said = [ApiStatusError(f"HTTP {status}: current: {n}", status=status) for n in range(3)]
-    world.api.before("GET", lambda: None, *map(raising, said))
+    errors = [ApiStatusError(f"HTTP {status}: current: {n}", status=status) for n in range(3)]
+    world.api.before("GET", lambda: None, *map(raising, errors))
     world.run()
 
     assert world.calls == [("sync", ["a", "b", "c"])]
-    assert world.asked("continue")[:5] == [None, "2", "2", "2", "2"]
+    assert world.query_values("continue")[:5] == [None, "2", "2", "2", "2"]
     assert world.stop.waits[:3] == [reflector.FURTHER_PAUSE_SECONDS] * 3
     assert world.restarts == ["end", "stop"]
-    told = f"HTTP {status} for a further page of the list; retrying"
-    assert caplog.messages == [f"following /api/v1/pods: {told}"]
+    warning = f"HTTP {status} for a further page of the list; retrying"
+    assert caplog.messages == [f"following /api/v1/pods: {warning}"]
 
 
 @pytest.mark.parametrize(
-    ("asked", "pause"),
+    ("retry_after", "pause"),
     [
-        pytest.param(0.0, 1.0, id="nothing"),
+        pytest.param(0.0, 1.0, id="none"),
         pytest.param(7.0, 7.0, id="some seconds"),
         pytest.param(86_400.0, 30.0, id="a day"),
     ],
 )
-def test_page_is_asked_for_again_not_before_the_api_server_wants(
-    asked: float, pause: float
-) -> None:
+def test_page_retry_honours_retry_after(retry_after: float, pause: float) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
-    world.api.before("GET", lambda: None, raising(status_error(429, retry_after=asked)))
+    world.api.before("GET", lambda: None, raising(status_error(429, retry_after=retry_after)))
     world.run()
 
     assert world.calls == [("sync", ["a", "b", "c"])]
@@ -272,7 +268,7 @@ def test_page_is_asked_for_again_not_before_the_api_server_wants(
 
 
 @pytest.mark.parametrize("status", [429, 503, 504])
-def test_list_whose_page_never_comes_is_begun_anew(status: int) -> None:
+def test_list_restarts_when_a_page_keeps_failing(status: int) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
 
@@ -284,12 +280,12 @@ def test_list_whose_page_never_comes_is_begun_anew(status: int) -> None:
     world.run()
 
     assert world.calls == [("sync", ["a", "b", "c"])]
-    assert world.asked("continue")[:5] == [None, "2", "2", None, "2"]
+    assert world.query_values("continue")[:5] == [None, "2", "2", None, "2"]
     assert world.restarts == ["error", "end", "stop"]
 
 
 @pytest.mark.parametrize("status", [429, 503, 504])
-def test_stop_is_heard_while_the_api_server_puts_a_page_off(status: int) -> None:
+def test_stop_interrupts_a_page_retry(status: int) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
 
@@ -301,10 +297,10 @@ def test_stop_is_heard_while_the_api_server_puts_a_page_off(status: int) -> None
     world.reflector.run(world.stop)
 
     assert world.calls == []
-    assert world.asked("continue") == [None, "2"]
+    assert world.query_values("continue") == [None, "2"]
 
 
-def test_list_that_cannot_be_read_is_asked_for_again() -> None:
+def test_invalid_list_is_requested_again() -> None:
     world = World("a")
     world.api.answers["/api/v1/pods"] = b'{"items": []}'  # without a version to watch from
     world.api.before("GET", lambda: None, world.api.answers.clear)
@@ -314,7 +310,7 @@ def test_list_that_cannot_be_read_is_asked_for_again() -> None:
     assert world.restarts == ["error", "end", "stop"]
 
 
-def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
+def test_invalid_pod_does_not_affect_others(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = World("a", "b", "c")
@@ -327,7 +323,7 @@ def test_pod_that_cannot_be_read_keeps_no_other_from_its_time(
 
     assert world.calls == [("sync", ["a", "c"]), ("update", ["d"])]
     assert world.restarts == ["end", "end", "stop"]
-    assert world.asked("resourceVersion")[-1] == "8"
+    assert world.query_values("resourceVersion")[-1] == "8"
     for record in caplog.records:
         assert record.levelno == logging.ERROR
         assert record.getMessage().startswith("/api/v1/pods: ignoring an invalid object: ")
@@ -342,17 +338,17 @@ def test_kind_without_a_version_is_watched_from_the_last_event(metadata: type[An
     world.run([change("ADDED", "c", "7")])
 
     assert world.calls == [("sync", ["a"]), ("update", ["c"])]
-    assert world.asked("resourceVersion") == [None, "101", "7"]
+    assert world.query_values("resourceVersion") == [None, "101", "7"]
 
 
-def test_pod_nested_as_deeply_as_the_api_server_accepts_is_read() -> None:
+def test_deeply_nested_pod_is_read() -> None:
     world = World("a", "b")
     deep = held(name="c", version="5")
     for pod in (world.api.pods["default", "a"], deep):
         pod["metadata"]["managedFields"] = "DEEP"
     fields = b'{"f:a":' * 9_990 + b"{}" + b"}" * 9_990
-    answer = world.api.request("GET", "/api/v1/pods")
-    world.api.answers["/api/v1/pods"] = answer.replace(b'"DEEP"', b"[" + fields + b"]")
+    response = world.api.request("GET", "/api/v1/pods")
+    world.api.answers["/api/v1/pods"] = response.replace(b'"DEEP"', b"[" + fields + b"]")
     world.run([event("ADDED", deep).replace(b'"DEEP"', b"[" + fields + b"]")])
 
     assert world.calls == [("sync", ["a", "b"]), ("update", ["c"])]
@@ -366,7 +362,7 @@ def test_pod_nested_as_deeply_as_the_api_server_accepts_is_read() -> None:
         pytest.param(lambda: [error(410)], "expired", id="expired"),
     ],
 )
-def test_good_list_alone_does_not_end_the_back_off(
+def test_successful_list_alone_does_not_reset_the_backoff(
     failure: Callable[[], list[bytes | Exception]], reason: str
 ) -> None:
     world = World("a")
@@ -380,7 +376,7 @@ def test_good_list_alone_does_not_end_the_back_off(
     )
 
 
-def test_back_off_begins_anew_once_list_and_watch_have_lasted() -> None:
+def test_backoff_resets_after_a_lasting_watch() -> None:
     world = World("a")
 
     def lasting() -> Iterator[bytes]:
@@ -395,7 +391,7 @@ def test_back_off_begins_anew_once_list_and_watch_have_lasted() -> None:
     assert 0.2 <= sixth <= 0.4
 
 
-def test_server_that_ends_each_watch_at_once_is_not_stormed() -> None:
+def test_short_watches_do_not_cause_a_busy_loop() -> None:
     world = World("a")
 
     def lasting() -> Iterator[bytes]:
@@ -408,7 +404,7 @@ def test_server_that_ends_each_watch_at_once_is_not_stormed() -> None:
     assert world.stop.waits == [reflector.BACKOFF_SECONDS] * 3
 
 
-def test_all_is_listed_anew_now_and_then() -> None:
+def test_objects_are_relisted_periodically() -> None:
     world = World("a")
 
     def later() -> None:
@@ -420,7 +416,7 @@ def test_all_is_listed_anew_now_and_then() -> None:
     assert world.restarts == ["end", "relist", "end", "stop"]
 
 
-def test_stop_is_heard_in_the_middle_of_a_watch() -> None:
+def test_stop_ends_a_running_watch() -> None:
     world = World("a")
     world.api.streams.append(acting(world.stop.set, change("ADDED", "b"), change("ADDED", "c")))
     world.reflector.run(world.stop)

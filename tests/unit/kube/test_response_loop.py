@@ -1,4 +1,4 @@
-"""Requests whose responses one thread waits for, over a pair of sockets."""
+"""Requests over a pair of sockets; one thread waits for all responses."""
 
 import socket
 import threading
@@ -19,7 +19,7 @@ class World:
 
     def __init__(self) -> None:
         self.now = 0.0
-        self.ends: list[object] = []
+        self.results: list[object] = []
         self.transport = Transport(
             Credentials("http://localhost"), now=self.clock, size=4, connect_timeout=PATIENCE
         )
@@ -40,11 +40,11 @@ class World:
         return self.loop.send(REQUEST, timeout=10.0, on_end=self.end)
 
     def end(self, result: Response | Exception) -> None:
-        self.ends.append(result.data if isinstance(result, Response) else type(result))
+        self.results.append(result.data if isinstance(result, Response) else type(result))
 
     def receive(self) -> list[object]:
         self.loop.run(self._stop)
-        return self.ends
+        return self.results
 
 
 @pytest.fixture
@@ -54,48 +54,48 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_requests_share_an_idle_connection(world: World) -> None:
+def test_idle_connection_is_reused(world: World) -> None:
     with world.connect() as server:
         for _ in range(2):
             assert world.send()
             assert server.recv(100) == REQUEST
             server.sendall(OK)
             world.receive()
-    assert world.ends == [b"{}"] * 2
+    assert world.results == [b"{}"] * 2
 
 
-def test_no_connection_is_made(world: World) -> None:
+def test_send_needs_an_idle_connection(world: World) -> None:
     assert not world.send()
     assert world.receive() == []
 
 
-def test_response_comes_in_parts(world: World) -> None:
+def test_response_is_assembled_from_parts(world: World) -> None:
     with world.connect() as server:
         world.send()
         server.sendall(OK[:-1])
         (key,) = world.loop._selector.select(0)
         world.loop._receive(key[0].data)
-        assert world.ends == []
+        assert world.results == []
 
         server.sendall(OK[-1:])
         assert world.receive() == [b"{}"]
 
 
-def test_slow_response_keeps_no_other_waiting(world: World) -> None:
-    with world.connect() as slow, world.connect() as fast:
+def test_pending_response_does_not_block_others(world: World) -> None:
+    with world.connect() as answered, world.connect() as pending:
         world.send()
         world.send()
-        fast.recv(100)
-        slow.recv(100)
-        slow.sendall(OK)
+        pending.recv(100)
+        answered.recv(100)
+        answered.sendall(OK)
         (key,) = world.loop._selector.select(0)
         world.loop._receive(key[0].data)
-        assert world.ends == [b"{}"]
-        fast.sendall(OK)
+        assert world.results == [b"{}"]
+        pending.sendall(OK)
         world.receive()
 
 
-def test_broken_connection_closes_the_idle_ones(world: World) -> None:
+def test_broken_connection_closes_idle_connections(world: World) -> None:
     idle = world.connect()
     with world.connect() as server:
         world.send()
@@ -106,7 +106,7 @@ def test_broken_connection_closes_the_idle_ones(world: World) -> None:
     assert not world.send()
 
 
-def test_connection_that_breaks_as_it_is_used_sends_nothing(world: World) -> None:
+def test_send_returns_false_on_a_broken_connection(world: World) -> None:
     with world.connect():
         (connection,) = world.transport._idle
         connection.socket.shutdown(socket.SHUT_WR)
@@ -114,7 +114,7 @@ def test_connection_that_breaks_as_it_is_used_sends_nothing(world: World) -> Non
     assert world.receive() == []
 
 
-def test_silence_has_an_end(world: World) -> None:
+def test_missing_response_times_out(world: World) -> None:
     with world.connect():
         world.send()
         world.now = 10.0

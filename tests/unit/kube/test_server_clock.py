@@ -33,23 +33,25 @@ class Server:
         return float(Fraction(local) * (1 + Fraction(self.rate)) + Fraction(self.offset))
 
     def answer(self, clock: ServerClock, sent: float, out: float, back: float) -> float:
-        """Send a request; `out` and `back` are its seconds on the way. Gives its arrival back."""
+        """Answer a request with these latencies in seconds; return when the response arrives."""
         date = float(int(self.time(sent + out)))
         clock.observe(sent=sent, received=sent + out + back, date=date)
         return sent + out + back
 
 
-def follow(clock: ServerClock, server: Server, local: float, *, turns: int, way: float) -> float:
+def follow(
+    clock: ServerClock, server: Server, local: float, *, turns: int, latency: float
+) -> float:
     for _ in range(turns):
         for moment in clock.next_probes(local):
-            local = server.answer(clock, max(moment, local), way, way)
+            local = server.answer(clock, max(moment, local), latency, latency)
     return local
 
 
 def assert_not_ahead(clock: ServerClock, server: Server, local: float) -> None:
-    passed = clock.lower_bound(local)
-    assert passed is not None
-    assert passed <= server.time(local) + ULP
+    lower = clock.lower_bound(local)
+    assert lower is not None
+    assert lower <= server.time(local) + ULP
 
 
 offsets = st.floats(EPOCH - 400 * DAY, EPOCH + 400 * DAY)
@@ -62,7 +64,7 @@ requests = st.lists(
 
 
 @given(offset=offsets, rate=rates, requests=requests, wait=st.floats(0.0, 3_600.0))
-def test_surely_passed_is_never_ahead_of_the_server(
+def test_lower_bound_is_never_ahead_of_the_server(
     offset: float, rate: float, requests: list[tuple[float, float, float]], wait: float
 ) -> None:
     server, clock, local = Server(offset, rate), ServerClock(), 5_000.0
@@ -73,21 +75,24 @@ def test_surely_passed_is_never_ahead_of_the_server(
     assert_not_ahead(clock, server, local + wait)
 
 
-@given(offset=offsets, rate=rates, requests=requests, way=st.floats(0.0, 0.002))
-def test_following_the_probes_is_never_ahead_either(
-    offset: float, rate: float, requests: list[tuple[float, float, float]], way: float
+@given(offset=offsets, rate=rates, requests=requests, latency=st.floats(0.0, 0.002))
+def test_lower_bound_is_never_ahead_after_probes(
+    offset: float, rate: float, requests: list[tuple[float, float, float]], latency: float
 ) -> None:
     server, clock, local = Server(offset, rate), ServerClock(), 5_000.0
     for pause, out, back in requests[:3]:
         local = server.answer(clock, local + pause, out, back)
-        local = follow(clock, server, local, turns=1, way=way)
+        local = follow(clock, server, local, turns=1, latency=latency)
         assert_not_ahead(clock, server, local)
 
 
-@given(offset=offsets, way=st.floats(0.0, 0.001))
-def test_three_turns_narrow_the_bounds_below_ten_milliseconds(offset: float, way: float) -> None:
+@given(offset=offsets, latency=st.floats(0.0, 0.001))
+def test_three_turns_narrow_the_bounds_below_ten_milliseconds(
+    offset: float, latency: float
+) -> None:
     server, clock = Server(offset), ServerClock()
-    local = follow(clock, server, 5_000.0, turns=4, way=way)  # the first turn is the first answer
+    # The first turn is the first response.
+    local = follow(clock, server, 5_000.0, turns=4, latency=latency)
 
     bounds = clock.bounds(local)
     assert bounds is not None
@@ -95,7 +100,7 @@ def test_three_turns_narrow_the_bounds_below_ten_milliseconds(offset: float, way
     assert bounds.low - ULP <= offset <= bounds.high + ULP
 
 
-def test_nothing_is_known_before_the_first_answer() -> None:
+def test_time_is_unknown_before_the_first_response() -> None:
     clock = ServerClock()
 
     assert clock.bounds(3.0) is None
@@ -103,14 +108,14 @@ def test_nothing_is_known_before_the_first_answer() -> None:
     assert clock.next_probes(3.0) == [3.0]
 
 
-def test_first_answer_bounds_the_clock_by_a_second_and_its_way() -> None:
+def test_first_response_bounds_the_clock_by_a_second_plus_latency() -> None:
     clock = ServerClock()
     clock.observe(sent=10.0, received=10.5, date=1_000.0)
 
     assert Bounds(989.5, 991.0) == clock.bounds(10.5)
 
 
-def test_bounds_widen_by_the_drift_while_nothing_is_heard() -> None:
+def test_bounds_widen_by_the_drift_without_responses() -> None:
     clock = ServerClock()
     clock.observe(sent=0.0, received=0.0, date=1_000.0)
 
@@ -118,7 +123,7 @@ def test_bounds_widen_by_the_drift_while_nothing_is_heard() -> None:
     assert pytest.approx(1_100.0 - 100 * DRIFT) == clock.lower_bound(100.0)
 
 
-def test_bounds_do_not_shrink_for_a_look_into_the_past() -> None:
+def test_bounds_do_not_shrink_for_past_times() -> None:
     clock = ServerClock()
     clock.observe(sent=10.0, received=10.0, date=1_000.0)
 
@@ -128,7 +133,7 @@ def test_bounds_do_not_shrink_for_a_look_into_the_past() -> None:
 @pytest.mark.parametrize(
     ("width", "count"), [(1.0, 9), (0.06, 9), (0.04, 4)], ids=["wide", "less wide", "drifted"]
 )
-def test_probes_lie_within_the_turn_of_the_second_and_ahead(width: float, count: int) -> None:
+def test_probes_lie_ahead_and_around_the_next_second(width: float, count: int) -> None:
     clock = ServerClock()
     clock.observe(sent=100.0, received=100.0, date=1_000.0)  # [900, 901)
     clock.observe(sent=101.0 - width, received=101.0 - width, date=1_000.0)  # [900, 900 + width)
@@ -144,81 +149,79 @@ def test_probes_lie_within_the_turn_of_the_second_and_ahead(width: float, count:
 steps = st.floats(1.2, 3_600.0)
 
 
-@given(offset=offsets, step=steps, way=st.floats(0.0, 0.05))
-def test_step_back_beyond_a_second_is_followed_at_the_first_answer(
-    offset: float, step: float, way: float
+@given(offset=offsets, step=steps, latency=st.floats(0.0, 0.05))
+def test_large_backward_step_is_followed_at_the_first_response(
+    offset: float, step: float, latency: float
 ) -> None:
     clock = ServerClock()
-    local = follow(clock, Server(offset), 5_000.0, turns=4, way=0.0005)
+    local = follow(clock, Server(offset), 5_000.0, turns=4, latency=0.0005)
     after = Server(offset - step)
-    local = after.answer(clock, local + 0.1, way, way)
+    local = after.answer(clock, local + 0.1, latency, latency)
 
     assert_not_ahead(clock, after, local)
 
 
 @given(offset=offsets, step=st.floats(0.02, 1.2))
-def test_step_back_within_a_second_is_followed_by_the_next_probes(
-    offset: float, step: float
-) -> None:
+def test_small_backward_step_is_followed_by_the_next_probes(offset: float, step: float) -> None:
     clock = ServerClock()
-    local = follow(clock, Server(offset), 5_000.0, turns=4, way=0.0005)
+    local = follow(clock, Server(offset), 5_000.0, turns=4, latency=0.0005)
     after = Server(offset - step)
     # by then drift has made the bounds worth a probe
-    local = follow(clock, after, local + 20.0, turns=2, way=0.0005)
+    local = follow(clock, after, local + 20.0, turns=2, latency=0.0005)
 
     assert_not_ahead(clock, after, local)
 
 
 @given(offset=offsets, step=steps, order=st.lists(st.booleans(), min_size=1, max_size=60))
-def test_of_two_servers_the_one_that_is_ahead_moves_nothing(
+def test_second_server_that_is_ahead_is_ignored(
     offset: float, step: float, order: list[bool]
 ) -> None:
     clock, right, ahead = ServerClock(), Server(offset), Server(offset + step)
-    local = follow(clock, right, 5_000.0, turns=4, way=0.0005)
-    heard = local
+    local = follow(clock, right, 5_000.0, turns=4, latency=0.0005)
+    confirmed_at = local
     for is_ahead in order:
-        if is_ahead and local - heard < CONFIRMED - 2:
+        if is_ahead and local - confirmed_at < CONFIRMED - 2:
             local = ahead.answer(clock, local + 1.0, 0.0005, 0.0005)
         else:
-            local = heard = right.answer(clock, local + 1.0, 0.0005, 0.0005)
+            local = confirmed_at = right.answer(clock, local + 1.0, 0.0005, 0.0005)
         assert_not_ahead(clock, right, local)
 
 
 @given(offset=offsets, step=steps)
-def test_step_forward_is_followed_and_narrowed_again(offset: float, step: float) -> None:
+def test_forward_step_is_followed_and_narrowed_again(offset: float, step: float) -> None:
     clock = ServerClock()
-    local = follow(clock, Server(offset), 5_000.0, turns=4, way=0.0005)
+    local = follow(clock, Server(offset), 5_000.0, turns=4, latency=0.0005)
     after = Server(offset + step)
     for _ in range(int(CONFIRMED) + 2):
         local = after.answer(clock, local + 1.0, 0.0005, 0.0005)
 
-    local = follow(clock, after, local, turns=3, way=0.0005)
+    local = follow(clock, after, local, turns=3, latency=0.0005)
     bounds = clock.bounds(local)
     assert bounds is not None
     assert bounds.width < 0.01
     assert bounds.low - ULP <= offset + step <= bounds.high + ULP
 
 
-def test_a_clock_is_steady_since_it_was_set() -> None:
-    steadiness = ClockStability()
-    assert steadiness.seconds(5.0) == 0.0
-    steadiness.observe(1_000.0, 10.0)
-    assert steadiness.seconds(10.0) == 0.0
-    steadiness.observe(1_100.0, 110.0)
-    assert steadiness.seconds(120.0) == 110.0
+def test_clock_is_stable_since_it_was_last_set() -> None:
+    stability = ClockStability()
+    assert stability.seconds(5.0) == 0.0
+    stability.observe(1_000.0, 10.0)
+    assert stability.seconds(10.0) == 0.0
+    stability.observe(1_100.0, 110.0)
+    assert stability.seconds(120.0) == 110.0
     for time, since in ((1_200.0 - TOLERANCE - 1, 210.0), (1_310.0, 320.0)):
-        steadiness.observe(time, since)
-        assert steadiness.seconds(since + 1) == 1.0
+        stability.observe(time, since)
+        assert stability.seconds(since + 1) == 1.0
 
 
-def test_a_clock_that_drifts_is_steady() -> None:
-    steadiness = ClockStability()
+def test_drifting_clock_is_stable() -> None:
+    stability = ClockStability()
     for second in range(0, 10_000, 10):
-        steadiness.observe(1_000.0 + 1.05 * second, float(second))
-    assert steadiness.seconds(10_000.0) == 10_000.0
+        stability.observe(1_000.0 + 1.05 * second, float(second))
+    assert stability.seconds(10_000.0) == 10_000.0
 
 
-def test_time_needs_a_date_in_the_responses() -> None:
+def test_time_requires_a_date_header() -> None:
     problem = "^the API server's responses have no Date header; connect without a proxy$"
     with pytest.raises(UnreachableError, match=problem):
         listing.Time().now_ms()

@@ -1,4 +1,4 @@
-"""The connections to the API server, against a real server that does what servers do."""
+"""Connections to the API server, tested against a real server, which may misbehave."""
 
 import contextlib
 import socket
@@ -65,7 +65,7 @@ class Server:
 
     def _serve(self) -> None:
         for script in self._scripts:
-            with contextlib.suppress(OSError):  # a client that hangs up, or does not trust us
+            with contextlib.suppress(OSError):  # the client hung up, or does not trust us
                 self._converse(script)
             self.closed.release()
 
@@ -103,66 +103,66 @@ def serve() -> Iterator[Serve]:
 
 
 @pytest.fixture
-def wire() -> Iterator[Connect]:
+def make_transport() -> Iterator[Connect]:
     with ExitStack() as stack:
 
-        def connect(credentials: Credentials, *, size: int = 4) -> Transport:
+        def make(credentials: Credentials, *, size: int = 4) -> Transport:
             made = Transport(credentials, now=time.monotonic, size=size, connect_timeout=PATIENCE)
             stack.callback(made.close)
             return made
 
-        yield connect
+        yield make
 
 
 @pytest.fixture
-def plain(wire: Connect) -> Plain:
-    return lambda server: wire(Credentials(f"http://127.0.0.1:{server.port}"))
+def plain(make_transport: Connect) -> Plain:
+    return lambda server: make_transport(Credentials(f"http://127.0.0.1:{server.port}"))
 
 
-def get(asked: Transport, *, timeout: float = PATIENCE) -> Response:
-    return asked.send("GET", "/version", headers={"X-A": "b"}, body=None, timeout=timeout)
+def get(client: Transport, *, timeout: float = PATIENCE) -> Response:
+    return client.send("GET", "/version", headers={"X-A": "b"}, body=None, timeout=timeout)
 
 
 def test_one_connection_carries_many_requests(serve: Serve, plain: Plain) -> None:
     server = serve([OK, OK, OK])
-    asked = plain(server)
+    client = plain(server)
     before = time.monotonic()
-    answers = [get(asked) for _ in range(3)]
+    responses = [get(client) for _ in range(3)]
 
-    assert [(one.status, one.reason, one.data) for one in answers] == [(200, "OK", b"{}")] * 3
-    assert all(before <= one.received <= time.monotonic() for one in answers)
+    assert [(one.status, one.reason, one.data) for one in responses] == [(200, "OK", b"{}")] * 3
+    assert all(before <= one.received <= time.monotonic() for one in responses)
     assert server.requests[0].startswith(b"GET /version HTTP/1.1\r\n")
     assert b"\r\nX-A: b\r\n" in server.requests[0]
 
 
 @pytest.mark.parametrize("head", ["Content-Length: 20000", "Transfer-Encoding: chunked"])
-def test_response_that_is_too_large_is_not_read_to_its_end(
+def test_oversized_response_is_not_read_to_the_end(
     head: str, serve: Serve, plain: Plain, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "LARGEST", 1_000)
-    answer = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode()
-    asked = plain(serve([OK, answer + b"7d0\r\n" + b"x" * 2_000], [OK]))
-    get(asked)
+    oversized = f"HTTP/1.1 200 OK\r\n{head}\r\n\r\n".encode()
+    client = plain(serve([OK, oversized + b"7d0\r\n" + b"x" * 2_000], [OK]))
+    get(client)
     with pytest.raises(ResponseTooLargeError):
-        get(asked)
-    assert get(asked).data == b"{}"
+        get(client)
+    assert get(client).data == b"{}"
 
 
-def test_body_goes_out_with_its_length(serve: Serve, plain: Plain) -> None:
+def test_body_is_sent_with_its_length(serve: Serve, plain: Plain) -> None:
     server = serve([OK])
-    asked = plain(server)
-    asked.send("PATCH", "/x", headers={}, body=b"[]", timeout=PATIENCE)
+    client = plain(server)
+    client.send("PATCH", "/x", headers={}, body=b"[]", timeout=PATIENCE)
 
     assert b"\r\nContent-Length: 2\r\n" in server.requests[0]
 
 
-def test_connection_that_the_server_has_closed_is_not_used(serve: Serve, plain: Plain) -> None:
+def test_closed_connection_is_not_reused(serve: Serve, plain: Plain) -> None:
     server = serve([OK], [OK])
-    asked = plain(server)
-    get(asked)
+    client = plain(server)
+    get(client)
     assert server.closed.acquire(timeout=PATIENCE)
 
-    assert get(asked).status == 200
+    assert get(client).status == 200
     assert len(server.requests) == 2
 
 
@@ -173,27 +173,27 @@ LAST = OK.replace(b"\r\n\r\n", b"\r\nConnection: close\r\n\r\n")
 @pytest.mark.parametrize(
     "scripts",
     [
-        pytest.param([[CHUNKED, OK]], id="chunks"),
+        pytest.param([[CHUNKED, OK]], id="chunked"),
         pytest.param([[LAST], [OK]], id="Connection: close"),
         pytest.param([[b"HTTP/1.1 200 OK\r\n\r\n{}"], [OK]], id="until the connection ends"),
-        pytest.param([[OK + OK.replace(b"{}", b"[]")], [OK]], id="more than was asked for"),
+        pytest.param([[OK + OK.replace(b"{}", b"[]")], [OK]], id="extra bytes"),
     ],
 )
 def test_next_response_is_read_from_its_beginning(
     serve: Serve, plain: Plain, scripts: list[list[bytes]]
 ) -> None:
-    asked = plain(serve(*scripts))
+    client = plain(serve(*scripts))
 
-    assert [get(asked).data, get(asked).data] == [b"{}", b"{}"]
+    assert [get(client).data, get(client).data] == [b"{}", b"{}"]
 
 
-def test_interim_answer_is_not_taken_for_the_answer(serve: Serve, plain: Plain) -> None:
-    asked = plain(serve([b"HTTP/1.1 103 Early Hints\r\nDate: x\r\n\r\n" + OK, OK]))
-    first = get(asked)
+def test_interim_response_is_skipped(serve: Serve, plain: Plain) -> None:
+    client = plain(serve([b"HTTP/1.1 103 Early Hints\r\nDate: x\r\n\r\n" + OK, OK]))
+    first = get(client)
 
     assert (first.status, first.reason, first.data) == (200, "OK", b"{}")
     assert first.headers.get("date") == "Thu, 24 Dec 2026 17:00:00 GMT"
-    assert get(asked).status == 200
+    assert get(client).status == 200
 
 
 @pytest.mark.parametrize(
@@ -205,75 +205,75 @@ def test_interim_answer_is_not_taken_for_the_answer(serve: Serve, plain: Plain) 
         pytest.param("/a", "\u0142", id="not Latin-1"),
     ],
 )
-def test_what_would_be_another_line_is_not_sent(
+def test_invalid_target_or_header_is_not_sent(
     serve: Serve, plain: Plain, target: str, header: str
 ) -> None:
     server = serve([OK])
-    asked = plain(server)
+    client = plain(server)
     with pytest.raises(TRANSPORT_ERRORS, match="/a"):
-        asked.send("GET", target, headers={"X-A": header}, body=None, timeout=PATIENCE)
+        client.send("GET", target, headers={"X-A": header}, body=None, timeout=PATIENCE)
 
-    assert get(asked).status == 200
+    assert get(client).status == 200
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize(
     "response",
     [
-        pytest.param(b"", id="nothing"),
-        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", id="half a body"),
-        pytest.param(b"what?\r\n\r\n", id="no HTTP"),
+        pytest.param(b"", id="empty"),
+        pytest.param(b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n{", id="partial body"),
+        pytest.param(b"what?\r\n\r\n", id="not HTTP"),
     ],
 )
-def test_answer_that_breaks_off_is_a_failure_and_is_not_asked_again(
+def test_truncated_response_is_an_error_and_not_retried(
     serve: Serve, plain: Plain, response: bytes
 ) -> None:
     server = serve([response], [OK])
-    asked = plain(server)
+    client = plain(server)
     with pytest.raises(TRANSPORT_ERRORS):
-        get(asked)
+        get(client)
 
     assert len(server.requests) == 1
-    assert get(asked).status == 200
+    assert get(client).status == 200
 
 
-def test_silence_has_an_end(wire: Connect) -> None:
+def test_missing_response_times_out(make_transport: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        asked = wire(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        client = make_transport(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
         with pytest.raises(TimeoutError):
-            get(asked, timeout=0.05)
+            get(client, timeout=0.05)
 
 
-def test_after_a_silent_one_no_other_kept_connection_is_trusted(wire: Connect) -> None:
+def test_timeout_discards_idle_connections(make_transport: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
-        asked = wire(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
-        asked._idle.extend(asked._open(PATIENCE) for _ in range(3))
+        client = make_transport(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
+        client._idle.extend(client._open(PATIENCE) for _ in range(3))
         with pytest.raises(TimeoutError):
-            get(asked, timeout=0.05)
+            get(client, timeout=0.05)
 
-        assert not asked._idle
+        assert not client._idle
 
 
-def test_nobody_there(wire: Connect) -> None:
+def test_connection_refused(make_transport: Connect) -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))  # and does not listen
         with pytest.raises(ConnectionRefusedError):
-            get(wire(Credentials(f"http://127.0.0.1:{taken.getsockname()[1]}")))
+            get(make_transport(Credentials(f"http://127.0.0.1:{taken.getsockname()[1]}")))
 
 
-def test_no_more_connections_are_kept_than_allowed(serve: Serve, wire: Connect) -> None:
+def test_idle_connections_are_limited(serve: Serve, make_transport: Connect) -> None:
     server = serve([OK, OK])
-    asked = wire(Credentials(f"http://127.0.0.1:{server.port}"), size=0)
-    get(asked)
+    client = make_transport(Credentials(f"http://127.0.0.1:{server.port}"), size=0)
+    get(client)
 
     assert server.closed.acquire(timeout=PATIENCE)
 
 
-def test_closing_ends_what_is_idle(serve: Serve, plain: Plain) -> None:
+def test_close_closes_idle_connections(serve: Serve, plain: Plain) -> None:
     server = serve([OK, OK])
-    asked = plain(server)
-    get(asked)
-    asked.close()
+    client = plain(server)
+    get(client)
+    client.close()
 
     assert server.closed.acquire(timeout=PATIENCE)
 
@@ -283,7 +283,7 @@ def test_closing_ends_what_is_idle(serve: Serve, plain: Plain) -> None:
 
 @dataclass(frozen=True)
 class Files:
-    """A CA, and a certificate of its for `kubernetes.test` alone."""
+    """A CA, and a certificate from it that is valid only for `kubernetes.test`."""
 
     ca: Path
     cert: Path
@@ -307,48 +307,48 @@ def files(tmp_path: Path) -> Files:
     return made
 
 
-def secured(server: Server, files: Files, **known: object) -> Credentials:
+def secured(server: Server, files: Files, **changes: object) -> Credentials:
     credentials = Credentials(f"https://127.0.0.1:{server.port}", ssl_ca_cert=str(files.ca))
-    for name, value in known.items():
+    for name, value in changes.items():
         setattr(credentials, name, value)
     return credentials
 
 
 @pytest.mark.parametrize(
-    "known",
+    "changes",
     [
-        pytest.param({"tls_server_name": "kubernetes.test"}, id="by the name that it bears"),
+        pytest.param({"tls_server_name": "kubernetes.test"}, id="by its server name"),
         pytest.param({"assert_hostname": False}, id="by any name"),
         pytest.param({"verify_ssl": False, "ssl_ca_cert": None}, id="unverified"),
     ],
 )
-def test_server_shows_who_it_is(
-    serve: Serve, wire: Connect, files: Files, known: dict[str, object]
+def test_trusted_server_gets_requests(
+    serve: Serve, make_transport: Connect, files: Files, changes: dict[str, object]
 ) -> None:
     server = serve([OK, OK], context=files.context())
-    asked = wire(secured(server, files, **known))
+    client = make_transport(secured(server, files, **changes))
 
-    assert [get(asked).status, get(asked).status] == [200, 200]
+    assert [get(client).status, get(client).status] == [200, 200]
 
 
 @pytest.mark.parametrize(
-    "known",
+    "changes",
     [
-        pytest.param({}, id="another name"),
-        pytest.param({"tls_server_name": "kubernetes.test", "ssl_ca_cert": None}, id="another CA"),
+        pytest.param({}, id="wrong name"),
+        pytest.param({"tls_server_name": "kubernetes.test", "ssl_ca_cert": None}, id="unknown CA"),
     ],
 )
-def test_server_that_is_not_trusted_gets_no_request(
-    serve: Serve, wire: Connect, files: Files, known: dict[str, object]
+def test_untrusted_server_gets_no_request(
+    serve: Serve, make_transport: Connect, files: Files, changes: dict[str, object]
 ) -> None:
     server = serve([OK], context=files.context())
     with pytest.raises(ssl.SSLCertVerificationError):
-        get(wire(secured(server, files, **known)))
+        get(make_transport(secured(server, files, **changes)))
 
     assert server.requests == []
 
 
-# --- what an answer says -----------------------------------------------------------------------
+# --- what a response says ----------------------------------------------------------------------
 
 
 def response(headers: str = "", data: bytes = b"") -> Response:
@@ -362,14 +362,16 @@ def response(headers: str = "", data: bytes = b"") -> Response:
 @pytest.mark.parametrize(
     ("headers", "date"),
     [
-        pytest.param("date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="a date"),
-        pytest.param("date: soon", None, id="no date"),
+        pytest.param("date: Thu, 24 Dec 2026 17:00:00 GMT", 1_798_131_600.0, id="valid"),
+        pytest.param("date: soon", None, id="invalid"),
         pytest.param("date: Fri, 31 Dec 9999 23:59:59 GMT", None, id="too late for certificates"),
-        pytest.param("date: Thu, 24 Dec 2026 17:00:00 +99999999999999999999", None, id="no zone"),
-        pytest.param("", None, id="none"),
+        pytest.param(
+            "date: Thu, 24 Dec 2026 17:00:00 +99999999999999999999", None, id="invalid zone"
+        ),
+        pytest.param("", None, id="missing"),
     ],
 )
-def test_date(headers: str, date: float | None) -> None:
+def test_date_header(headers: str, date: float | None) -> None:
     assert read_date(response(headers).headers) == date
 
 
@@ -379,25 +381,25 @@ def test_date(headers: str, date: float | None) -> None:
         pytest.param(
             "retry-after: 3", b'{"message": "too\\nbusy"}', "HTTP 503: too busy", 3.0, id="a Status"
         ),
-        pytest.param("retry-after: x", b"<p>busy", "HTTP 503: <p>busy", None, id="of a proxy"),
+        pytest.param("retry-after: x", b"<p>busy", "HTTP 503: <p>busy", None, id="HTML"),
         pytest.param("", b"", "HTTP 503: Service Unavailable", None, id="empty"),
         pytest.param(
             "",
             b'{"message": "no", "details": ' + b"[" * 5_000 + b"]" * 5_000 + b"}",
             "HTTP 503: no",
             None,
-            id="deep",
+            id="deeply nested",
         ),
         pytest.param(
             "",
             b'{"message": "no' + b"-" * 1_000_000 + b'yes"}',
             f"HTTP 503: no{'-' * 498}…{'-' * 497}yes",
             None,
-            id="of a webhook that says much",
+            id="long message",
         ),
     ],
 )
-def test_error(headers: str, data: bytes, text: str, after: float | None) -> None:
+def test_status_error(headers: str, data: bytes, text: str, after: float | None) -> None:
     error = status_error(response(headers, data))
 
     assert (str(error), error.status, error.retry_after) == (text, 503, after)

@@ -36,35 +36,37 @@ def share(jitter_ms: int) -> int:
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("hold_request", "expected"),
     [
         pytest.param(HoldRequest(), CREATED_MS, id="nothing"),
         pytest.param(HoldRequest(15 * SECOND), CREATED_MS + 15 * SECOND, id="delay"),
         pytest.param(HoldRequest(0, LATER), LATER, id="not-before"),
         pytest.param(
-            HoldRequest(2 * HOUR, LATER), CREATED_MS + 2 * HOUR, id="the delay ends later"
+            HoldRequest(2 * HOUR, LATER),
+            CREATED_MS + 2 * HOUR,
+            id="the delay ends after not-before",
         ),
         pytest.param(HoldRequest(0, CREATED_MS - HOUR), CREATED_MS, id="not-before is past"),
         pytest.param(HoldRequest(0, None, MINUTE), CREATED_MS + share(MINUTE), id="jitter alone"),
         pytest.param(HoldRequest(MINUTE, LATER, HOUR), LATER + share(HOUR), id="all three"),
     ],
 )
-def test_due(ask: HoldRequest, expected: int) -> None:
-    assert expected == ask.due_ms(created_ms=CREATED_MS, jitter_key=UID)
+def test_due(hold_request: HoldRequest, expected: int) -> None:
+    assert expected == hold_request.due_ms(created_ms=CREATED_MS, jitter_key=UID)
 
 
 @given(st.text(), st.integers(0, LONGEST_MS))
-def test_share_is_between_nothing_and_all_of_the_jitter(uid: str, jitter_ms: int) -> None:
+def test_jitter_share_is_within_the_jitter(uid: str, jitter_ms: int) -> None:
     uid = uid.encode(errors="replace").decode()
 
     assert 0 <= jitter_share_ms(uid, jitter_ms) <= jitter_ms
 
 
-def test_share_is_the_same_forever() -> None:
+def test_jitter_share_is_stable() -> None:
     assert share(HOUR) == 132_017
 
 
-def test_shares_are_spread_evenly() -> None:
+def test_jitter_shares_are_evenly_distributed() -> None:
     shares = [jitter_share_ms(str(uuid.UUID(int=i)), 1_000) for i in range(2_000)]
 
     assert 450 < statistics.mean(shares) < 550
@@ -74,7 +76,7 @@ def test_shares_are_spread_evenly() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("hold_request", "expected"),
     [
         pytest.param(HoldRequest(), False, id="nothing"),
         pytest.param(HoldRequest(1), True, id="delay"),
@@ -91,15 +93,15 @@ def test_shares_are_spread_evenly() -> None:
         ),
     ],
 )
-def test_holds(ask: HoldRequest, expected: bool) -> None:
-    assert expected == ask.holds(CREATED_MS)
+def test_holds(hold_request: HoldRequest, expected: bool) -> None:
+    assert expected == hold_request.holds(CREATED_MS)
 
 
-def test_longest_is_delay_and_jitter() -> None:
+def test_longest_hold_is_delay_plus_jitter() -> None:
     assert HoldRequest(2 * MINUTE, LATER, MINUTE).longest_ms == 3 * MINUTE
 
 
-# --- reading what annotations ask --------------------------------------------------------------
+# --- reading annotations -----------------------------------------------------------------------
 
 KEYS = ("holdfast.dev/delay", "delay", "example.com/wait")
 
@@ -117,10 +119,10 @@ KEYS = ("holdfast.dev/delay", "delay", "example.com/wait")
         pytest.param({"delay": "0"}, HoldRequest(0, delay_key="delay"), id="zero"),
         pytest.param({NOT_BEFORE: instant(LATER)}, HoldRequest(0, LATER), id="not-before"),
         pytest.param({JITTER: "2s"}, HoldRequest(0, None, 2 * SECOND), id="jitter"),
-        pytest.param({"other.io/delay": "soon"}, HoldRequest(), id="a key of others"),
+        pytest.param({"other.io/delay": "soon"}, HoldRequest(), id="an unrelated key"),
     ],
 )
-def test_read_ask(annotations: dict[str, str], expected: HoldRequest) -> None:
+def test_read_hold_request(annotations: dict[str, str], expected: HoldRequest) -> None:
     assert expected == read_hold_request(annotations, KEYS)
 
 
@@ -152,11 +154,11 @@ def test_read_ask(annotations: dict[str, str], expected: HoldRequest) -> None:
         pytest.param(
             {"delay": "15", "holdfast.dev/delay": "soon"},
             f'annotation holdfast.dev/delay: invalid value "soon": {durations.DELAY_ACCEPTED}',
-            id="one of two is unreadable",
+            id="one of two is invalid",
         ),
     ],
 )
-def test_read_ask_refuses(annotations: dict[str, str], expected: str) -> None:
+def test_invalid_hold_request(annotations: dict[str, str], expected: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         read_hold_request(annotations, KEYS)
 
@@ -167,7 +169,7 @@ def test_read_ask_refuses(annotations: dict[str, str], expected: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("ask", "expected"),
+    ("hold_request", "expected"),
     [
         pytest.param(HoldRequest(15 * SECOND, delay_key="delay"), "delay=15s", id="delay"),
         pytest.param(
@@ -178,11 +180,11 @@ def test_read_ask_refuses(annotations: dict[str, str], expected: str) -> None:
         pytest.param(HoldRequest(), "", id="nothing"),
     ],
 )
-def test_hint(ask: HoldRequest, expected: str) -> None:
-    assert expected == format_hint(ask)
+def test_hint(hold_request: HoldRequest, expected: str) -> None:
+    assert expected == format_hint(hold_request)
 
 
-holding = st.builds(
+hold_requests = st.builds(
     HoldRequest,
     st.integers(1, LONGEST_MS),
     st.none() | st.integers(-62_135_596_800_000, 253_402_300_799_999),
@@ -191,9 +193,9 @@ holding = st.builds(
 )
 
 
-@given(holding)
-def test_hint_reads_back(ask: HoldRequest) -> None:
-    assert ask == read_hint(format_hint(ask))
+@given(hold_requests)
+def test_hint_round_trips(hold_request: HoldRequest) -> None:
+    assert hold_request == read_hint(format_hint(hold_request))
 
 
 @pytest.mark.parametrize(
@@ -221,7 +223,7 @@ def test_hint_reads_back(ask: HoldRequest) -> None:
     ],
     ids=lambda text: ascii(text[:30]),
 )
-def test_hostile_hints_are_refused_on_one_line(text: str) -> None:
+def test_invalid_hints_are_rejected_in_one_line(text: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         read_hint(text)
 
@@ -229,8 +231,8 @@ def test_hostile_hints_are_refused_on_one_line(text: str) -> None:
     assert len(str(caught.value)) < 250
 
 
-def test_hint_and_allowances_of_very_many_parts_are_not_read() -> None:
-    """They would take 20 ms of the controller each, whenever the pod changes."""
+def test_oversized_hint_is_rejected_and_allowed_list_truncated() -> None:
+    """Parsing either in full would cost the controller 20 ms on every change of the pod."""
     hint = ",".join(f"{number}=1" for number in range(20_000))
     with pytest.raises(InvalidValueError, match=r"holdfast\.dev/held: invalid value"):
         read_hint(hint)
@@ -252,16 +254,14 @@ def decide(annotations: dict[str, str], *, keys: tuple[str, ...] = DELAY_KEYS) -
         pytest.param({"delay": "1h", HELD_ANNOTATION: "delay=15s"}, HOUR, id="longer"),
         pytest.param({"delay": "0", HELD_ANNOTATION: "delay=15s"}, 0, id="zero"),
         pytest.param({"delay": "15"}, 15 * SECOND, id="no hint"),
+        pytest.param({"delay": "15", HELD_ANNOTATION: "\x00"}, 15 * SECOND, id="an invalid hint"),
         pytest.param(
-            {"delay": "15", HELD_ANNOTATION: "\x00"}, 15 * SECOND, id="a hint that is none"
-        ),
-        pytest.param(
-            {JITTER: "1h", HELD_ANNOTATION: "delay=15s"}, share(HOUR), id="jitter for delay"
+            {JITTER: "1h", HELD_ANNOTATION: "delay=15s"}, share(HOUR), id="jitter instead of delay"
         ),
         pytest.param(
             {"example.com/old": "20", HELD_ANNOTATION: "example.com/old=10s"},
             20 * SECOND,
-            id="a key that has left the configuration",
+            id="a key no longer configured",
         ),
         pytest.param(
             {
@@ -270,21 +270,21 @@ def decide(annotations: dict[str, str], *, keys: tuple[str, ...] = DELAY_KEYS) -
                 HELD_ANNOTATION: "jitter=1s",
             },
             0,
-            id="a key that neither names",
+            id="a key unknown to hint and configuration",
         ),
     ],
 )
-def test_annotations_decide(annotations: dict[str, str], expected_ms: int) -> None:
+def test_annotations_determine_the_due_time(annotations: dict[str, str], expected_ms: int) -> None:
     assert Due(CREATED_MS + expected_ms) == decide(annotations)
 
 
-def test_hint_cannot_give_another_annotation_of_ours_the_meaning_of_a_delay() -> None:
+def test_hint_cannot_make_not_before_a_delay_key() -> None:
     annotations = {NOT_BEFORE: instant(LATER), HELD_ANNOTATION: "holdfast.dev/not-before=1s"}
 
     assert decide(annotations) == Due(LATER)
 
 
-def test_hint_without_a_delay_names_no_key() -> None:
+def test_hint_without_delay_adds_no_delay_key() -> None:
     annotations = {
         "holdfast.dev/delay": "1h",
         NOT_BEFORE: instant(CREATED_MS + MINUTE),
@@ -297,9 +297,9 @@ def test_hint_without_a_delay_names_no_key() -> None:
 @pytest.mark.parametrize(
     "annotations",
     [{}, {HELD_ANNOTATION: "delay=15s"}, {HELD_ANNOTATION: "gone"}, {"other": "15"}],
-    ids=["bare", "hint alone", "unreadable hint", "others"],
+    ids=["none", "hint alone", "invalid hint", "unrelated"],
 )
-def test_without_annotations_it_is_due_at_once(annotations: dict[str, str]) -> None:
+def test_pod_without_annotations_is_due_immediately(annotations: dict[str, str]) -> None:
     expected = Due(CREATED_MS, "no annotation asks for a hold: released at once")
 
     assert expected == decide(annotations)
@@ -324,7 +324,7 @@ def test_without_annotations_it_is_due_at_once(annotations: dict[str, str]) -> N
         ),
     ],
 )
-def test_unreadable_annotation_leaves_it_to_the_hint(
+def test_invalid_annotation_falls_back_to_the_hint(
     annotations: dict[str, str], expected_ms: int
 ) -> None:
     due = decide(annotations)
@@ -337,10 +337,10 @@ def test_unreadable_annotation_leaves_it_to_the_hint(
     ("annotations", "why"),
     [
         pytest.param({"delay": "soon"}, "annotation holdfast.dev/held is missing", id="missing"),
-        pytest.param({"delay": "soon", HELD_ANNOTATION: "x"}, 'invalid value "x"', id="unreadable"),
+        pytest.param({"delay": "soon", HELD_ANNOTATION: "x"}, 'invalid value "x"', id="invalid"),
     ],
 )
-def test_unreadable_without_a_usable_hint_is_due_at_once(
+def test_invalid_annotation_without_valid_hint_is_due_immediately(
     annotations: dict[str, str], why: str
 ) -> None:
     due = decide(annotations)
@@ -359,20 +359,24 @@ anything = st.one_of(
 
 
 @given(st.dictionaries(names, anything))
-def test_whatever_is_written_there_is_a_decision(annotations: dict[str, str]) -> None:
+def test_any_annotations_yield_a_due_time(annotations: dict[str, str]) -> None:
     due = decide(annotations)
 
     assert isinstance(due.at_ms, int)
     assert due.problem.isprintable()
 
 
-# --- properties over plausible asks ------------------------------------------------------------
+# --- properties of plausible requests ----------------------------------------------------------
 
 
-@given(holding, st.uuids())
-def test_due_is_never_before_what_was_asked(ask: HoldRequest, uid: uuid.UUID) -> None:
-    due = ask.due_ms(created_ms=CREATED_MS, jitter_key=str(uid))
+@given(hold_requests, st.uuids())
+def test_due_time_is_within_the_requested_bounds(hold_request: HoldRequest, uid: uuid.UUID) -> None:
+    due = hold_request.due_ms(created_ms=CREATED_MS, jitter_key=str(uid))
 
-    assert due >= CREATED_MS + ask.delay_ms
-    assert due >= (ask.not_before_ms or due)
-    assert due <= max(CREATED_MS + ask.delay_ms, ask.not_before_ms or 0) + ask.jitter_ms
+    assert due >= CREATED_MS + hold_request.delay_ms
+    assert due >= (hold_request.not_before_ms or due)
+    assert (
+        due
+        <= max(CREATED_MS + hold_request.delay_ms, hold_request.not_before_ms or 0)
+        + hold_request.jitter_ms
+    )

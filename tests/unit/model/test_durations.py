@@ -17,12 +17,12 @@ ROWS = [
     *(pytest.param(durations.parse_delay, row, id=f"delay: {row.note}") for row in DELAYS),
     *(pytest.param(durations.parse_instant, row, id=f"instant: {row.note}") for row in INSTANTS),
 ]
-REFUSED_ROWS = [one for one in ROWS if isinstance(one.values[1].outcome, Refusal)]  # type: ignore[union-attr]
+INVALID_ROWS = [one for one in ROWS if isinstance(one.values[1].outcome, Refusal)]  # type: ignore[union-attr]
 DETAILS = [one for one in Refusal if not one.startswith("use ")]
 Parse = Callable[[str], int]
 
 
-def refusal_of(parse: Parse, text: str) -> str:
+def error_of(parse: Parse, text: str) -> str:
     with pytest.raises(InvalidValueError) as caught:
         parse(text)
     return str(caught.value)
@@ -31,7 +31,7 @@ def refusal_of(parse: Parse, text: str) -> str:
 @pytest.mark.parametrize(("parse", "row"), ROWS)
 def test_table(parse: Parse, row: Row) -> None:
     if isinstance(row.outcome, Refusal):
-        message = refusal_of(parse, row.value)
+        message = error_of(parse, row.value)
         details = [one for one in DETAILS if f": {one}; " in message]
         assert row.outcome in message
         assert details == [one for one in DETAILS if one is row.outcome]
@@ -40,15 +40,13 @@ def test_table(parse: Parse, row: Row) -> None:
 
 
 @pytest.mark.parametrize("rows", [DELAYS, INSTANTS], ids=["delays", "instants"])
-def test_table_names_each_value_once(rows: tuple[Row, ...]) -> None:
+def test_table_has_no_duplicates(rows: tuple[Row, ...]) -> None:
     assert len(rows) == len({row.value for row in rows})
 
 
-@pytest.mark.parametrize(("parse", "row"), REFUSED_ROWS)
-def test_refusal_is_one_short_line_of_ascii_that_says_what_is_accepted(
-    parse: Parse, row: Row
-) -> None:
-    message = refusal_of(parse, row.value)
+@pytest.mark.parametrize(("parse", "row"), INVALID_ROWS)
+def test_error_is_a_short_ascii_line_with_accepted_syntax(parse: Parse, row: Row) -> None:
+    message = error_of(parse, row.value)
     accepted = (
         durations.DELAY_ACCEPTED if parse is durations.parse_delay else durations.INSTANT_ACCEPTED
     )
@@ -56,7 +54,7 @@ def test_refusal_is_one_short_line_of_ascii_that_says_what_is_accepted(
     assert len(message) <= MESSAGE_LIMIT
     assert message.endswith(accepted)
     assert message.isprintable()
-    assert message.replace("…", "").isascii()  # the one sign that is ours
+    assert message.replace("…", "").isascii()  # the ellipsis is ours
 
 
 @pytest.mark.parametrize(
@@ -72,25 +70,25 @@ def test_refusal_is_one_short_line_of_ascii_that_says_what_is_accepted(
         ),
     ],
 )
-def test_shown(text: str, expected: str) -> None:
+def test_quote(text: str, expected: str) -> None:
     assert expected == messages.quote(text)
 
 
 @pytest.mark.parametrize(
     ("text", "expected"),
     [("a" * 8, "a" * 8), ("aaaaXbbbb", "aaaa…bbbb"), ("a" * 9_000 + "b" * 9_000, "aaaa…bbbb")],
-    ids=["as long as may be", "one more", "far too long"],
+    ids=["at the limit", "one over", "far too long"],
 )
-def test_shortened_keeps_the_beginning_and_the_end(text: str, expected: str) -> None:
+def test_shorten_keeps_start_and_end(text: str, expected: str) -> None:
     assert messages.shorten(text, 8) == expected
 
 
 @given(st.text())
-def test_shown_is_always_short_and_printable(text: str) -> None:
-    shown = messages.quote(text)
+def test_quoted_text_is_short_and_printable(text: str) -> None:
+    quoted = messages.quote(text)
 
-    assert len(shown) <= messages.QUOTED_CHARACTERS + 40
-    assert shown.isprintable()
+    assert len(quoted) <= messages.QUOTED_CHARACTERS + 40
+    assert quoted.isprintable()
 
 
 @pytest.mark.parametrize(
@@ -102,7 +100,7 @@ def test_shown_is_always_short_and_printable(text: str) -> None:
         pytest.param("a" * 64, False, id="a name too long"),
         pytest.param(f"{'a' * 253}/x", True, id="the longest prefix"),
         pytest.param(f"{'a' * 254}/x", False, id="a prefix too long"),
-        pytest.param("", False, id="nothing"),
+        pytest.param("", False, id="empty"),
         pytest.param("/delay", False, id="an empty prefix"),
         pytest.param("example.com/", False, id="an empty name"),
         pytest.param("a/b/c", False, id="two slashes"),
@@ -113,7 +111,7 @@ def test_shown_is_always_short_and_printable(text: str) -> None:
         pytest.param("delay.", False, id="a name that ends with a dot"),
         pytest.param("a b", False, id="a blank"),
         pytest.param("delay\n", False, id="a line break"),
-        pytest.param("d\u00e9lai", False, id="no ASCII"),
+        pytest.param("d\u00e9lai", False, id="not ASCII"),
         pytest.param("\uff11", False, id="a full-width digit"),
     ],
 )
@@ -124,9 +122,9 @@ def test_qualified_name(text: str, expected: bool) -> None:
 @pytest.mark.parametrize(
     ("text", "value", "namespace"),
     [
-        pytest.param("", True, False, id="nothing"),
+        pytest.param("", True, False, id="empty"),
         pytest.param("a-1", True, True, id="a DNS label"),
-        pytest.param("A_1.x", True, False, id="a label's value"),
+        pytest.param("A_1.x", True, False, id="a label value"),
         pytest.param("a" * 63, True, True, id="the longest"),
         pytest.param("a" * 64, False, False, id="too long"),
         pytest.param("-a", False, False, id="begins with a dash"),
@@ -169,7 +167,7 @@ def test_delay_agrees_with_the_oracle(text: str) -> None:
     try:
         exact, rounded = oracle_delay(text)
     except Refused:
-        refusal_of(durations.parse_delay, text)
+        error_of(durations.parse_delay, text)
         return
     milliseconds = durations.parse_delay(text)
 
@@ -178,18 +176,18 @@ def test_delay_agrees_with_the_oracle(text: str) -> None:
 
 
 @given(st.integers(0, MAX_INT64 // 10**6))
-def test_canonical_delay_reads_back(milliseconds: int) -> None:
+def test_canonical_delay_round_trips(milliseconds: int) -> None:
     assert milliseconds == durations.parse_delay(durations.canonical_delay(milliseconds))
 
 
 @pytest.mark.parametrize(
     ("milliseconds", "expected"),
     [
-        pytest.param(0, "0s", id="nothing"),
+        pytest.param(0, "0s", id="zero"),
         pytest.param(15_000, "15s", id="seconds"),
         pytest.param(90 * 60_000, "1h30m", id="hours and minutes"),
         pytest.param(1_500, "1s500ms", id="milliseconds"),
-        pytest.param(48 * 3_600_000, "48h", id="days are hours"),
+        pytest.param(48 * 3_600_000, "48h", id="days as hours"),
     ],
 )
 def test_canonical_delay(milliseconds: int, expected: str) -> None:
@@ -238,14 +236,14 @@ def test_instant_agrees_with_the_oracle(
     try:
         exact = oracle_instant(date, clock, fraction, offset)
     except Refused:
-        refusal_of(durations.parse_instant, text)
+        error_of(durations.parse_instant, text)
         return
 
     assert -(-exact.numerator // exact.denominator) == durations.parse_instant(text)
 
 
 @given(st.integers(FIRST, LAST))
-def test_canonical_instant_reads_back(milliseconds: int) -> None:
+def test_canonical_instant_round_trips(milliseconds: int) -> None:
     assert milliseconds == durations.parse_instant(durations.canonical_instant(milliseconds))
 
 
@@ -254,7 +252,7 @@ def test_canonical_instant_reads_back(milliseconds: int) -> None:
     [(FIRST - 1, "0001-01-01T00:00:00Z"), (MAX_INT64 * 1_000, "9999-12-31T23:59:59.999Z")],
     ids=["too early", "too late"],
 )
-def test_canonical_instant_of_what_no_calendar_has(milliseconds: int, expected: str) -> None:
+def test_canonical_instant_is_clamped_to_the_calendar(milliseconds: int, expected: str) -> None:
     assert expected == durations.canonical_instant(milliseconds)
 
 
@@ -268,13 +266,13 @@ def test_to_datetime_counts_from_1970_in_utc(milliseconds: int) -> None:
     ).replace("+00:00", "Z")
 
 
-# --- hostile sizes: anything worse than linear would not end within the limit ------------------
+# --- hostile sizes: anything worse than linear would exceed the timeout ------------------------
 
 LONG = 200_000
 
 
 @pytest.mark.timeout(20)
-@pytest.mark.parametrize("ending", ["", "x", "\n"], ids=["whole", "spoilt", "line break"])
+@pytest.mark.parametrize("ending", ["", "x", "\n"], ids=["whole", "invalid", "line break"])
 @pytest.mark.parametrize(
     "piece", ["1", "0h", "1.1", "1.", ".1ms", "1m", "m", "+", "\uff11", "0ms0m"]
 )

@@ -1,4 +1,4 @@
-"""The annotations of a namespace freeze it, whatever is in them."""
+"""A freeze annotation freezes its namespace, even with an invalid value."""
 
 import pytest
 
@@ -37,7 +37,7 @@ FROZEN = [
         id="control characters",
     ),
     pytest.param(
-        {FREEZE: "\u202egnp"}, r'namespace shop is frozen: "\u202egnp"', id="a changed direction"
+        {FREEZE: "\u202egnp"}, r'namespace shop is frozen: "\u202egnp"', id="a direction override"
     ),
     pytest.param(
         {FREEZE: "x" * 250_000},
@@ -49,7 +49,7 @@ FROZEN = [
         "namespace shop is frozen: x (it does not end: annotation holdfast.dev/freeze-until: "
         r'invalid value "soon\n": use an RFC 3339 time with an offset '
         '("2026-12-24T18:00:00+01:00"))',
-        id="an unreadable end",
+        id="an invalid end",
     ),
     pytest.param(
         {FREEZE: "x", FREEZE_UNTIL: ""},
@@ -84,7 +84,7 @@ def test_freeze_ends_at_its_time() -> None:
     assert (len(found.active(NOW)), found.active(NOW + HOUR)) == (1, [])
 
 
-def test_freeze_of_holdfasts_namespace_is_one_of_all() -> None:
+def test_freeze_of_holdfast_namespace_applies_to_all() -> None:
     everywhere = read({FREEZE: "upgrade", FREEZE_UNTIL: LATER}, OWN_NAMESPACE)
     shop = read({FREEZE: "x"})
     assert everywhere is not None
@@ -96,7 +96,7 @@ def test_freeze_of_holdfasts_namespace_is_one_of_all() -> None:
     assert found.of("other", NOW + HOUR) is None
 
 
-def test_pod_in_a_frozen_namespace_is_due_at_its_end() -> None:
+def test_freeze_postpones_due_time_to_its_end() -> None:
     due = Due(NOW, "a problem", "a reason")
     ends = Freeze("shop", "x", NOW + HOUR)
     assert extended(due, None) == due

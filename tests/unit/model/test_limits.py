@@ -12,34 +12,34 @@ REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
-def asking(**spec: Any) -> Any:
+def make_delayed_pod(**spec: Any) -> Any:
     pod = make_pod({"delay": "15", "type": "x"})
     pod["spec"] |= spec
     return pod
 
 
 def requiring(*terms: Any) -> Any:
-    return asking(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [*terms]}}})
+    return make_delayed_pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [*terms]}}})
 
 
 def preferring(*terms: Any) -> Any:
     preferred = [{"weight": 1, "preference": term} for term in terms]
-    return asking(affinity={"nodeAffinity": {PREFERRED: preferred}})
+    return make_delayed_pod(affinity={"nodeAffinity": {PREFERRED: preferred}})
 
 
-def naming(*numbers: int) -> Any:
-    """Name so many values in each requirement of one term."""
+def with_values(*numbers: int) -> Any:
+    """Make one required term whose requirements have these numbers of values."""
     return requiring({"matchFields": [{"key": "a", "values": ["b"] * one} for one in numbers]})
 
 
 def labelled(number: int, *, field: str = "labels") -> Any:
-    """Give a pod so many labels, or annotations in addition to two."""
-    pod = asking()
+    """Make a pod with this many labels, or with this many annotations in addition to its two."""
+    pod = make_delayed_pod()
     pod["metadata"].setdefault(field, {}).update({f"k{i}": "" for i in range(number)})
     return pod
 
 
-TOO_MUCH = [
+OVER_LIMIT = [
     pytest.param(
         labelled(4_999, field="annotations"),
         "metadata.annotations: 5,001 entries exceed the limit of 5,000: remove some",
@@ -51,17 +51,17 @@ TOO_MUCH = [
         id="labels",
     ),
     pytest.param(
-        asking(schedulingGates=[{"name": f"holdfast.dev/{i}"} for i in range(17)]),
+        make_delayed_pod(schedulingGates=[{"name": f"holdfast.dev/{i}"} for i in range(17)]),
         "spec.schedulingGates (holdfast.dev/*): 17 entries exceed the limit of 16: remove some",
-        id="gates of ours",
+        id="own gates",
     ),
     pytest.param(
-        asking(schedulingGates=[{"name": f"example.com/{i}"} for i in range(101)]),
+        make_delayed_pod(schedulingGates=[{"name": f"example.com/{i}"} for i in range(101)]),
         "spec.schedulingGates: 101 entries exceed the limit of 100: remove some",
         id="gates",
     ),
     pytest.param(
-        asking(tolerations=[{}] * 1_001),
+        make_delayed_pod(tolerations=[{}] * 1_001),
         "spec.tolerations: 1,001 entries exceed the limit of 1,000: remove some",
         id="tolerations",
     ),
@@ -81,44 +81,44 @@ TOO_MUCH = [
         id="requirements",
     ),
     pytest.param(
-        naming(25_000, 25_001),
+        with_values(25_000, 25_001),
         f"values in {NODE}: 50,001 entries exceed the limit of 50,000: remove some",
         id="values",
     ),
 ]
-AS_MUCH_AS_MAY_BE = [
+WITHIN_LIMITS = [
     pytest.param(labelled(4_998, field="annotations"), id="annotations"),
     pytest.param(labelled(5_000), id="labels"),
-    pytest.param(asking(affinity={}), id="an empty affinity"),
-    pytest.param(asking(affinity={"nodeAffinity": {REQUIRED: None}}), id="no terms"),
-    pytest.param(asking(tolerations=[{}] * 1_000), id="tolerations"),
+    pytest.param(make_delayed_pod(affinity={}), id="an empty affinity"),
+    pytest.param(make_delayed_pod(affinity={"nodeAffinity": {REQUIRED: None}}), id="no terms"),
+    pytest.param(make_delayed_pod(tolerations=[{}] * 1_000), id="tolerations"),
     pytest.param(requiring(*[{}] * 1_000), id="required terms"),
     pytest.param(requiring({"matchExpressions": [{}] * 10_000}), id="requirements"),
-    pytest.param(naming(25_000, 25_000), id="values"),
+    pytest.param(with_values(25_000, 25_000), id="values"),
 ]
 
 
-@pytest.mark.parametrize(("pod", "told"), TOO_MUCH)
-def test_what_is_too_much(pod: Any, told: str) -> None:
-    assert limits.find_excess(Pod.of(pod)) == told
+@pytest.mark.parametrize(("pod", "message"), OVER_LIMIT)
+def test_excess_is_reported(pod: Any, message: str) -> None:
+    assert limits.find_excess(Pod.of(pod)) == message
 
 
-@pytest.mark.parametrize("pod", AS_MUCH_AS_MAY_BE)
-def test_what_is_not(pod: Any) -> None:
+@pytest.mark.parametrize("pod", WITHIN_LIMITS)
+def test_pod_within_limits_has_no_excess(pod: Any) -> None:
     assert limits.find_excess(Pod.of(pod)) == ""
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("pod", "told"), TOO_MUCH)
-def test_a_new_pod_with_too_much_is_refused(pod: Any, told: str, path: str) -> None:
+@pytest.mark.parametrize(("pod", "message"), OVER_LIMIT)
+def test_new_pod_over_a_limit_is_rejected(pod: Any, message: str, path: str) -> None:
     response = check_document(path, make_review(pod))
 
     assert not response["allowed"]
-    assert response["status"]["message"] == told
+    assert response["status"]["message"] == message
 
 
-def test_a_template_with_too_much_is_refused_where_it_is_written() -> None:
-    template = asking(tolerations=[{}] * 1_001)
+def test_template_over_a_limit_is_rejected_with_its_path() -> None:
+    template = make_delayed_pod(tolerations=[{}] * 1_001)
     workload = {"metadata": {"name": "web"}, "spec": {"template": template}}
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
     response = check_document("/validate", make_review(workload, kind=kind))
@@ -128,7 +128,7 @@ def test_a_template_with_too_much_is_refused_where_it_is_written() -> None:
     )
 
 
-def test_what_was_stored_before_can_be_updated() -> None:
-    pod = asking(tolerations=[{}] * 1_001)
+def test_stored_pod_over_a_limit_can_be_updated() -> None:
+    pod = make_delayed_pod(tolerations=[{}] * 1_001)
 
     assert check_document("/validate", make_review(pod, operation="UPDATE", old=pod))["allowed"]

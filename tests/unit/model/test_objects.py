@@ -16,7 +16,7 @@ from tests.support.builders import CREATED, CREATED_MS, HOUR, body, make_pod
 FIRST_MS, LAST_MS = -62_135_596_800_000, 253_402_300_799_000
 
 
-def test_pod_of_nothing() -> None:
+def test_empty_pod_has_defaults() -> None:
     pod = Pod.of({})
 
     assert {} == pod.annotations == pod.labels
@@ -33,9 +33,9 @@ def test_pod_of_nothing() -> None:
         (datetime(1969, 12, 31, 23, 59, 59, tzinfo=UTC), -1_000),
         (datetime(1, 1, 1, tzinfo=UTC), -62_135_596_800_000),
     ],
-    ids=["today", "the epoch", "before it", "long before it"],
+    ids=["today", "the epoch", "before the epoch", "year 1"],
 )
-def test_time_of_creation(created: datetime, expected: int) -> None:
+def test_creation_time(created: datetime, expected: int) -> None:
     source = make_pod()
     source["metadata"]["creationTimestamp"] = created.isoformat()
 
@@ -44,10 +44,8 @@ def test_time_of_creation(created: datetime, expected: int) -> None:
 
 @pytest.mark.parametrize("kind", [LauncherPod, PacedPod, PodWithStatus])
 @pytest.mark.parametrize("written", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", None])
-def test_pod_is_read_whatever_time_a_user_writes_to_its_status(
-    kind: type[Pod], written: str | None
-) -> None:
-    """The API server stores these: ignored by the controller, a VM's pod would never end."""
+def test_pod_with_invalid_time_in_status_is_decoded(kind: type[Pod], written: str | None) -> None:
+    """The API server stores these: if the controller skipped a VM's pod, it would never end."""
     condition = {"type": "Ready", "status": "True", "lastTransitionTime": written}
     source = {**make_pod(), "status": {"conditions": [condition]}}
     read = msgspec.json.decode(json.dumps(source), type=kind)
@@ -59,7 +57,7 @@ FIRST, LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59"
 
 @pytest.mark.parametrize("field", ["creationTimestamp", "deletionTimestamp"])
 @pytest.mark.parametrize("written", [FIRST, LAST, "2026-03-01T12:00:00", "2026-03-01"])
-def test_time_without_its_offset_is_refused(written: str, field: str) -> None:
+def test_time_without_offset_is_rejected(written: str, field: str) -> None:
     source = make_pod()
     source["metadata"][field] = written
 
@@ -69,7 +67,7 @@ def test_time_without_its_offset_is_refused(written: str, field: str) -> None:
 
 @pytest.mark.parametrize("time", [FIRST, LAST])
 @pytest.mark.parametrize("offset", ["Z", "+23:59", "-23:59"])
-def test_time_at_the_ends_of_the_calendar_is_read_or_refused(offset: str, time: str) -> None:
+def test_time_at_calendar_bounds_is_read_or_rejected(offset: str, time: str) -> None:
     source = make_pod()
     source["metadata"]["creationTimestamp"] = time + offset
     outside = (time, offset[0]) in {(FIRST, "+"), (LAST, "-")}
@@ -96,7 +94,15 @@ JOB = {"kind": "Job", "name": "work", "uid": "j-1", "controller": True, "apiVers
         ({"owners": [JOB]}, {"podGroupName": "gang"}, "default/gang"),
         ({}, {}, "u-1"),
     ],
-    ids=["alone", "Job", "not its controller", "ReplicaSet", "Kueue", "PodGroup", "no PodGroup"],
+    ids=[
+        "alone",
+        "Job",
+        "owner that is not the controller",
+        "ReplicaSet",
+        "Kueue",
+        "PodGroup",
+        "no PodGroup",
+    ],
 )
 def test_members_of_a_group_share_their_jitter(
     fields: dict[str, Any], group: dict[str, str] | None, expected: str

@@ -37,7 +37,7 @@ def without(*path: str) -> bytes:
 # --- parsing -----------------------------------------------------------------------------------
 
 
-def test_parse_reads_what_is_needed() -> None:
+def test_parse_reads_pod_and_request() -> None:
     pod = make_pod({"delay": "15"}, gates=["a.io/b"], labels={"run": "x"}, scheduler="mine")
     found = review.parse(body(pod, uid="u-1", dryRun=True))
 
@@ -53,7 +53,7 @@ def test_parse_reads_what_is_needed() -> None:
     assert pod == found.whole_pod()
 
 
-def test_parse_reads_the_pod_as_it_was() -> None:
+def test_parse_reads_the_old_pod() -> None:
     found = review.parse(body(operation="UPDATE", old=make_pod({"delay": "1"})))
 
     assert found.old is not None
@@ -63,12 +63,12 @@ def test_parse_reads_the_pod_as_it_was() -> None:
 @pytest.mark.parametrize(
     "content",
     [
-        pytest.param(b"", id="nothing"),
+        pytest.param(b"", id="empty"),
         pytest.param(b"[]", id="a list"),
         pytest.param(b"{}", id="an empty object"),
-        pytest.param(b"{", id="cut off"),
+        pytest.param(b"{", id="truncated"),
         pytest.param(text().encode() + b"{}", id="two documents"),
-        pytest.param(b"\xff\xfe\x00", id="no UTF-8"),
+        pytest.param(b"\xff\xfe\x00", id="invalid UTF-8"),
         pytest.param(text().encode("utf-16"), id="UTF-16"),
         pytest.param(DEEP.encode(), id="nested: the body"),
         pytest.param(text(pod="X").replace('"X"', CLOSED).encode(), id="nested: the pod"),
@@ -90,13 +90,13 @@ def test_parse_reads_the_pod_as_it_was() -> None:
         pytest.param(without("request", "uid"), id="no uid"),
         pytest.param(without("request", "object"), id="no object"),
         pytest.param(without("apiVersion"), id="no apiVersion"),
-        pytest.param(spoilt('"CREATE"', '"PATCH"'), id="an operation that is none"),
-        pytest.param(body(kind={"kind": "Node"}), id="a kind of others"),
-        pytest.param(body(kind={"group": "x.io", "kind": "Pod"}), id="a Pod of others"),
+        pytest.param(spoilt('"CREATE"', '"PATCH"'), id="an unknown operation"),
+        pytest.param(body(kind={"kind": "Node"}), id="an unsupported kind"),
+        pytest.param(body(kind={"group": "x.io", "kind": "Pod"}), id="a Pod of another group"),
         pytest.param(text(object=None).encode(), id="a null pod"),
         pytest.param(body(pod=[]), id="a list for the pod"),
         pytest.param(body(old=[]), id="a list for the old pod"),
-        pytest.param(body(pod={"metadata": {}, "spec": "x"}), id="a text for spec"),
+        pytest.param(body(pod={"metadata": {}, "spec": "x"}), id="a string for spec"),
         pytest.param(spoilt('"15"', "15"), id="a number for an annotation"),
         pytest.param(spoilt('"15"', "1" * 5_000), id="a huge number for an annotation"),
         pytest.param(spoilt('"15"', "null"), id="null for an annotation"),
@@ -109,16 +109,19 @@ def test_parse_reads_the_pod_as_it_was() -> None:
         pytest.param(spoilt('"15"', "NaN"), id="NaN"),
         pytest.param(spoilt('"15"', '"15",'), id="a trailing comma"),
         pytest.param(spoilt('"web-0"', "0"), id="a number for the name"),
-        pytest.param(spoilt("2026-03-01T12", "yesterday"), id="a time that is none"),
+        pytest.param(spoilt("2026-03-01T12", "yesterday"), id="an invalid time"),
         pytest.param(
-            body(pod=make_pod(gates=["x"])).replace(b'"name": "x"', b'"a": 1'), id="a gate"
+            body(pod=make_pod(gates=["x"])).replace(b'"name": "x"', b'"a": 1'),
+            id="a gate without a name",
         ),
-        pytest.param(body(dryRun="yes"), id="a text for a boolean"),
+        pytest.param(body(dryRun="yes"), id="a string for a boolean"),
         pytest.param(spoilt('"jane"', '"\\ud800"'), id="a lone surrogate for a user"),
-        pytest.param(text(uid="X").encode().replace(b'"X"', b'"\xff"'), id="no UTF-8 in the uid"),
+        pytest.param(
+            text(uid="X").encode().replace(b'"X"', b'"\xff"'), id="invalid UTF-8 in the uid"
+        ),
     ],
 )
-def test_parse_refuses(content: bytes) -> None:
+def test_parse_rejects_invalid_reviews(content: bytes) -> None:
     with pytest.raises(ReviewError) as caught:
         review.parse(content)
 
@@ -137,7 +140,7 @@ def test_parse_refuses(content: bytes) -> None:
         ),
     ],
 )
-def test_last_of_duplicate_keys_counts_as_in_go(content: bytes, expected: dict[str, str]) -> None:
+def test_last_duplicate_key_wins_as_in_go(content: bytes, expected: dict[str, str]) -> None:
     assert expected == review.parse(content).pod.annotations
 
 
@@ -153,7 +156,7 @@ def test_null_means_absent(field: str) -> None:
 
 
 @given(st.binary(max_size=200))
-def test_whatever_comes_is_no_review(content: bytes) -> None:
+def test_random_bytes_are_rejected(content: bytes) -> None:
     with pytest.raises(ReviewError):
         review.parse(content)
 
@@ -162,17 +165,17 @@ def test_whatever_comes_is_no_review(content: bytes) -> None:
     ("metadata", "request_name", "expected"),
     [
         pytest.param({"name": "web-0"}, "web-0", "default/web-0", id="named"),
-        pytest.param({"name": "web-0"}, "", "default/web-0", id="named by the pod"),
-        pytest.param({"generateName": "web-"}, "", "default/web-*", id="named later"),
+        pytest.param({"name": "web-0"}, "", "default/web-0", id="name from the pod"),
+        pytest.param({"generateName": "web-"}, "", "default/web-*", id="generateName"),
     ],
 )
-def test_described(metadata: dict[str, str], request_name: str, expected: str) -> None:
+def test_display_name(metadata: dict[str, str], request_name: str, expected: str) -> None:
     pod = {"metadata": metadata, "spec": {}}
 
     assert expected == read_review(pod, name=request_name).display_name
 
 
-# --- answers -----------------------------------------------------------------------------------
+# --- responses ---------------------------------------------------------------------------------
 
 
 def test_allowed_without_a_patch() -> None:
@@ -198,7 +201,7 @@ def test_allowed_with_a_patch() -> None:
     assert response["warnings"] == ["mind"]
 
 
-def test_refused() -> None:
+def test_rejected() -> None:
     response = json.loads(review.rejected(read_review().request, "no: " + "x" * 5_000))["response"]
 
     assert not response["allowed"]
@@ -212,7 +215,7 @@ def test_refused() -> None:
     ["x" * 240, "x" * 241, "é" * 121, "€" * 200, "x" + "😀" * 100, "", "x" * 100_000],
     ids=["just fits", "a byte too long", "2 bytes each", "3 bytes", "4 bytes", "empty", "huge"],
 )
-def test_warnings_are_cut_between_characters(warning: str) -> None:
+def test_warnings_are_truncated_at_character_boundaries(warning: str) -> None:
     answer = review.allowed(read_review().request, (), [warning])
     (cut,) = json.loads(answer)["response"]["warnings"]
 

@@ -28,9 +28,7 @@ def reviewed(group: str, kind: str, content: Any, **fields: Any) -> PodReview:
 
 
 @pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=IDS)
-def test_template_is_read_and_its_values_refused_with_their_path(
-    group: str, kind: str, path: str
-) -> None:
+def test_invalid_template_is_rejected_with_its_path(group: str, kind: str, path: str) -> None:
     content = wrapped(path, {"metadata": {"annotations": {"delay": "soon"}}, "spec": {}})
     found = reviewed(group, kind, content, name="w")
     verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
@@ -42,7 +40,7 @@ def test_template_is_read_and_its_values_refused_with_their_path(
     assert verdict.message.startswith(f'{where}.metadata: annotation delay: invalid value "soon"')
 
 
-def test_template_as_it_was() -> None:
+def test_old_template_is_read() -> None:
     old = wrapped(TEMPLATE, {"metadata": {"annotations": {"delay": "1"}}})
     found = reviewed("apps", "Deployment", wrapped(TEMPLATE, {}), operation="UPDATE", old=old)
 
@@ -118,7 +116,7 @@ def resource(kind: str) -> workloads.Resource:
     return found
 
 
-LATE = {"metadata": {"annotations": {"delay": "soon"}}}
+INVALID_DELAY = {"metadata": {"annotations": {"delay": "soon"}}}
 
 
 def test_each_template_of_a_job_set_is_checked() -> None:
@@ -126,7 +124,7 @@ def test_each_template_of_a_job_set_is_checked() -> None:
         return {"name": "x", "template": {"spec": {"template": template, **spec}}}
 
     spec = {
-        "replicatedJobs": [job({}), job(LATE, activeDeadlineSeconds=60)],
+        "replicatedJobs": [job({}), job(INVALID_DELAY, activeDeadlineSeconds=60)],
         "startupPolicy": {"startupPolicyOrder": "InOrder"},
     }
     found = reviewed("jobset.x-k8s.io", "JobSet", {"spec": spec})
@@ -140,24 +138,24 @@ def test_each_template_of_a_job_set_is_checked() -> None:
     assert verdict.message.startswith(f"{path}.template.metadata: annotation delay: invalid value")
 
 
-def test_no_more_templates_are_checked_than_can_be_checked_quickly() -> None:
+def test_number_of_checked_templates_is_limited() -> None:
     spec: Any = {"replicatedJobs": [{}] * 100_000}
     assert len(workloads.read(resource("JobSet"), json.dumps({"spec": spec}).encode())) == 100
 
 
-def test_leader_of_a_group_is_checked_too() -> None:
+def test_leader_template_of_a_leader_worker_set_is_checked() -> None:
     spec = {
-        "leaderWorkerTemplate": {"workerTemplate": {}, "leaderTemplate": LATE},
+        "leaderWorkerTemplate": {"workerTemplate": {}, "leaderTemplate": INVALID_DELAY},
         "startupPolicy": "LeaderReady",
     }
     found = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
     verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
     assert verdict.message.startswith("spec.leaderWorkerTemplate.leaderTemplate.metadata: ")
-    told = [one.workload and one.workload.waits_for for one in (found, *found.others)]
-    assert told == ["spec.startupPolicy: LeaderReady", ""]
+    waits = [one.workload and one.workload.waits_for for one in (found, *found.others)]
+    assert waits == ["spec.startupPolicy: LeaderReady", ""]
 
 
-def test_what_both_templates_are_warned_of_is_told_once() -> None:
+def test_same_warning_of_two_templates_is_reported_once() -> None:
     held = {"metadata": {"annotations": {"delay": "15"}}}
     spec = {"leaderWorkerTemplate": {"workerTemplate": held, "leaderTemplate": held}}
     found = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
@@ -169,20 +167,20 @@ def test_what_both_templates_are_warned_of_is_told_once() -> None:
     )
 
 
-def test_added_template_of_an_update_is_checked() -> None:
+def test_template_added_by_an_update_is_checked() -> None:
     old = wrapped(WORKER_TEMPLATE, {})
-    new = wrapped(WORKER_TEMPLATE, {}, leaderTemplate=LATE)
+    new = wrapped(WORKER_TEMPLATE, {}, leaderTemplate=INVALID_DELAY)
     kind = "leaderworkerset.x-k8s.io", "LeaderWorkerSet"
     found = reviewed(*kind, new, operation="UPDATE", old=old)
     assert found.others[0].old is None
     assert make_pipeline().validate(found, now_ms=CREATED_MS).code is Code.REJECT
 
 
-def test_read_of_nothing() -> None:
+def test_read_null() -> None:
     assert workloads.read(resource("Job"), b"null") == ()
 
 
-def test_null_workload_is_refused() -> None:
+def test_null_workload_is_rejected() -> None:
     with pytest.raises(ReviewError):
         reviewed("apps", "Deployment", None, object=None)
 
@@ -190,15 +188,15 @@ def test_null_workload_is_refused() -> None:
 @pytest.mark.parametrize(
     ("group", "kind"),
     [("apps", "Pod"), ("", "Deployment"), ("batch", "Deployment"), ("", "Node")],
-    ids=["a Pod of apps", "a Deployment of none", "a Deployment of batch", "a Node"],
+    ids=["a Pod of apps", "a Deployment of the core group", "a Deployment of batch", "a Node"],
 )
-def test_other_kinds_are_refused(group: str, kind: str) -> None:
+def test_unsupported_kinds_are_rejected(group: str, kind: str) -> None:
     assert workloads.resource_of(group, kind) is None
     with pytest.raises(ReviewError):
         reviewed(group, kind, {})
 
 
-def test_finalizer_of_ours_in_a_template_is_refused_with_its_path() -> None:
+def test_reserved_finalizer_in_template_is_rejected_with_its_path() -> None:
     content = wrapped(TEMPLATE, {"metadata": {"finalizers": ["holdfast.dev/sticky"]}})
     verdict = make_pipeline().validate(reviewed("apps", "Deployment", content), now_ms=0)
 
@@ -226,28 +224,30 @@ def many(number: int) -> dict[str, str]:
 @pytest.mark.parametrize(
     ("found", "expected"),
     [
-        pytest.param(job_set(2, {"labels": many(5_100)}), [TOO_MANY], id="its own"),
+        pytest.param(job_set(2, {"labels": many(5_100)}), [TOO_MANY], id="the JobSet's own"),
         pytest.param(
             job_set(100, labels=many(51)), [f"100 templates together: {TOO_MANY}"], id="together"
         ),
         pytest.param(job_set(1, labels=many(5_100)), [f"{JOB}: {TOO_MANY}"], id="one template"),
-        pytest.param(job_set(100, {"labels": many(5_000)}, labels=many(50)), [], id="as many"),
+        pytest.param(
+            job_set(100, {"labels": many(5_000)}, labels=many(50)), [], id="at the limits"
+        ),
     ],
 )
-def test_limits_count_for_all_templates_together(found: PodReview, expected: list[str]) -> None:
+def test_limits_apply_to_all_templates_together(found: PodReview, expected: list[str]) -> None:
     assert make_pipeline().validate(found, now_ms=CREATED_MS).reasons == expected
 
 
-def test_gates_are_limited_for_each_template() -> None:
+def test_gate_limit_applies_per_template() -> None:
     gates = {"schedulingGates": [{"name": f"holdfast.dev/x{i}"} for i in range(16)]}
     jobs = [{"template": {"spec": {"template": {"spec": gates}}}}] * 100
     found = reviewed("jobset.x-k8s.io", "JobSet", {"spec": {"replicatedJobs": jobs}})
     assert "together" not in make_pipeline().validate(found, now_ms=CREATED_MS).message
 
 
-def test_workload_itself_is_warned_about_with_its_first_template() -> None:
+def test_workload_metadata_is_checked_only_with_first_template() -> None:
     found = job_set(2, {"labels": {"holdfast.dev/delay": "15"}})
-    told = [one.workload and one.workload.own.labels for one in (found, *found.others)]
-    assert told == [{"holdfast.dev/delay": "15"}, {}]
+    labels = [one.workload and one.workload.own.labels for one in (found, *found.others)]
+    assert labels == [{"holdfast.dev/delay": "15"}, {}]
     (warning,) = make_pipeline().validate(found, now_ms=CREATED_MS).warnings
     assert warning.startswith('holdfast: metadata: label "holdfast.dev/delay" has no effect')

@@ -1,4 +1,4 @@
-"""The approval plugin: which pods are held, and who lets them go."""
+"""The approval plugin: which pods are held, and how approvals and denials count."""
 
 from typing import Any
 
@@ -57,35 +57,35 @@ def test_grammar(text: str, expected: str | None) -> None:
     assert str(caught.value).isprintable()
 
 
-def ask(point: str, annotations: dict[str, str], operation: str = "CREATE", **pod: Any) -> Result:
+def call(point: str, annotations: dict[str, str], operation: str = "CREATE", **pod: Any) -> Result:
     review = read_review(make_pod(annotations, **pod), operation=operation)
     result: Result = getattr(plugin, point)(review.pod, Context(review, "*", CREATED_MS))
     return result
 
 
-def test_pod_that_asks_gets_the_gate_and_loses_what_was_copied() -> None:
+def test_pod_gets_the_gate_and_loses_copied_approvals() -> None:
     copied = dict.fromkeys(MARKS, "ann")
-    assert ask("mutate", copied) == skip()
-    assert ask("mutate", {KEY: "why"}) == success(AddGate(GATE))
-    asks = {KEY: "why", **copied}
-    assert ask("mutate", asks) == success(AddGate(GATE), *map(RemoveAnnotation, MARKS))
-    assert AddGate(GATE) not in ask("mutate", asks, node="n1").edits
+    assert call("mutate", copied) == skip()
+    assert call("mutate", {KEY: "why"}) == success(AddGate(GATE))
+    annotations = {KEY: "why", **copied}
+    assert call("mutate", annotations) == success(AddGate(GATE), *map(RemoveAnnotation, MARKS))
+    assert AddGate(GATE) not in call("mutate", annotations, node="n1").edits
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
 def test_invalid_reason_is_rejected(point: str) -> None:
-    result = ask(point, {KEY: ""}, gates=[GATE])
+    result = call(point, {KEY: ""}, gates=[GATE])
     assert result.code is Code.REJECT
     problem = 'invalid value "": it is empty: write a reason'
     assert result.reason == f"annotation holdfast.dev/approval: {problem}"
 
 
 def test_new_pod_needs_the_gate_and_may_not_be_approved() -> None:
-    assert ask("validate", {KEY: "why"}, gates=[GATE]) == success()
-    assert "is missing although" in ask("validate", {KEY: "why"}).reason
+    assert call("validate", {KEY: "why"}, gates=[GATE]) == success()
+    assert "is missing although" in call("validate", {KEY: "why"}).reason
     forged = {KEY: "why", APPROVED_BY: "ann"}
-    assert "a new pod cannot have it" in ask("validate", forged, gates=[GATE]).reason
-    assert ask("validate", forged, "UPDATE", gates=[GATE]) == success()
+    assert "a new pod cannot have it" in call("validate", forged, gates=[GATE]).reason
+    assert call("validate", forged, "UPDATE", gates=[GATE]) == success()
 
 
 @pytest.mark.parametrize(
@@ -99,7 +99,7 @@ def test_new_pod_needs_the_gate_and_may_not_be_approved() -> None:
         ({DENIED_BY: "ann", APPROVED_BY: "bob"}, Reject("denied by ann")),
         ({DENIED_REASON: "no"}, Wait(reason="why")),
     ],
-    ids=["open", "approved", "by nobody", "denied", "with a reason", "both", "reason only"],
+    ids=["pending", "approved", "empty approver", "denied", "with a reason", "both", "reason only"],
 )
 def test_permit(marks: dict[str, str], expected: Permit) -> None:
     assert plugin.permit(Pod.of(make_pod({KEY: "why", **marks})), 0) == expected
@@ -127,7 +127,9 @@ def test_permit(marks: dict[str, str], expected: Permit) -> None:
         ),
     ],
 )
-def test_workload_whose_pods_wait_for_long(kind: str, spec: Any, warning: str) -> None:
+def test_workload_disrupted_by_a_long_hold_gets_a_warning(
+    kind: str, spec: Any, warning: str
+) -> None:
     made = {"spec": {"template": {"metadata": {"annotations": {KEY: "why"}}}, **spec}}
     group = "apps" if kind == "Deployment" else "batch"
     review = read_review(made, kind={"group": group, "version": "v1", "kind": kind})
@@ -135,13 +137,16 @@ def test_workload_whose_pods_wait_for_long(kind: str, spec: Any, warning: str) -
     assert list(result.warnings) == ([f"holdfast: {warning}"] if warning else [])
 
 
-def test_pod_whose_annotation_was_removed_is_allowed_with_a_remark() -> None:
-    assert "was removed" in plugin.permit(Pod.of(make_pod({})), 0).problem  # type: ignore[union-attr]
+def test_removed_annotation_is_reported_and_allows_the_pod() -> None:
+    answer = plugin.permit(Pod.of(make_pod({})), 0)
+
+    assert isinstance(answer, Allow)
+    assert "was removed" in answer.problem
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["long", "newline", "bidi"])
 @pytest.mark.parametrize("key", [KEY, DENIED_BY, DENIED_REASON])
-def test_what_is_stored_unchecked_is_shown_quoted(key: str, text: str) -> None:
+def test_hostile_annotation_is_quoted_in_the_reason(key: str, text: str) -> None:
     annotations = {KEY: "why", DENIED_BY: "ann", key: text}
     if key == KEY:
         del annotations[DENIED_BY]

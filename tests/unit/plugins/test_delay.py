@@ -37,7 +37,7 @@ MIGRATION = {kubevirt.MIGRATION_JOB: "7d1f"}
 VMI_OWNER = [owner_of(kubevirt.VMI, "vm", "vmi-uid")]
 UNHELD = [RemoveAnnotation(HELD_ANNOTATION)]
 SOON = f'annotation delay: invalid value "soon": {durations.DELAY_ACCEPTED}'
-CURE = "shorten the hold, or ask an admin to raise maxDelay"
+ADVICE = "shorten the hold, or ask an admin to raise maxDelay"
 
 
 def ahead(milliseconds: int) -> dict[str, str]:
@@ -66,12 +66,12 @@ def validate(
     [
         pytest.param({"delay": "15"}, "delay=15s", id="short key"),
         pytest.param({"holdfast.dev/delay": "90"}, "holdfast.dev/delay=1m30s", id="own key"),
-        pytest.param({"delay": "168h"}, "delay=168h", id="as long as may be"),
+        pytest.param({"delay": "168h"}, "delay=168h", id="maximum delay"),
         pytest.param({JITTER: "2s"}, "jitter=2s", id="jitter alone"),
         pytest.param(ahead(HOUR), "not-before=2026-03-01T13:00:00Z", id="not-before"),
-        pytest.param(ahead(7 * DAY), "not-before=2026-03-08T12:00:00Z", id="the last not-before"),
+        pytest.param(ahead(7 * DAY), "not-before=2026-03-08T12:00:00Z", id="latest not-before"),
         pytest.param(
-            ahead(-10 * MINUTE), "not-before=2026-03-01T11:50:00Z", id="10 minutes ago, to be safe"
+            ahead(-10 * MINUTE), "not-before=2026-03-01T11:50:00Z", id="not-before 10 minutes ago"
         ),
         pytest.param(
             {"delay": "1", JITTER: "1"} | ahead(0),
@@ -81,11 +81,11 @@ def validate(
         pytest.param(
             {"delay": "15", HELD_ANNOTATION: "delay=1s"},
             "delay=15s",
-            id="a forged hint is replaced",
+            id="forged hint is replaced",
         ),
     ],
 )
-def test_pod_that_asks_is_held(annotations: dict[str, str], hint: str) -> None:
+def test_annotated_pod_is_held(annotations: dict[str, str], hint: str) -> None:
     expected: list[Edit] = [AddGate(GATE), SetAnnotation(HELD_ANNOTATION, hint)]
 
     assert Result(Code.SUCCESS, tuple(expected)) == mutate(make_pod(annotations))
@@ -112,7 +112,7 @@ def test_pod_that_kubevirt_waits_for_is_not_held(pod: Any) -> None:
     assert Result(Code.SKIP) == validate(pod, operation="UPDATE", old=pod)
 
 
-def test_marks_of_kubevirt_in_an_update_do_not_lift_the_limit() -> None:
+def test_update_that_adds_kubevirt_labels_does_not_lift_the_limit() -> None:
     held = make_pod({"delay": "15"}, gates=[GATE])
     marked = make_pod({NOT_BEFORE: "2099-01-01T00:00:00Z"}, gates=[GATE], **TARGET)
 
@@ -139,7 +139,7 @@ def test_marks_of_kubevirt_in_an_update_do_not_lift_the_limit() -> None:
                 owners=[owner_of(kubevirt.VMI, "vm", "u", controller=False)],
             ),
             BY_KUBEVIRT,
-            id="not its controller",
+            id="not the controller",
         ),
         pytest.param(make_pod({"delay": "15"}, **TARGET), {}, id="created by a user"),
         pytest.param(
@@ -150,21 +150,21 @@ def test_marks_of_kubevirt_in_an_update_do_not_lift_the_limit() -> None:
         pytest.param(
             make_pod({"delay": "15"}, **TARGET),
             {"userInfo": {"username": "system:serviceaccount:tenant:kubevirt-controller"}},
-            id="created by a tenant's account of that name",
+            id="created by a tenant's account with the same name",
         ),
         pytest.param(make_pod({"delay": "15"}, owners=VMI_OWNER), BY_KUBEVIRT, id="pod of a VM"),
     ],
 )
-def test_other_pods_with_the_marks_of_kubevirt_are_held(pod: Any, creator: Any) -> None:
+def test_other_pods_with_kubevirt_metadata_are_held(pod: Any, creator: Any) -> None:
     assert AddGate(GATE) in mutate(pod, **creator).edits
 
 
 @pytest.mark.parametrize(
     ("pod", "warnings"),
     [
-        pytest.param(make_pod(), [], id="asks for nothing"),
-        pytest.param(make_pod({HELD_ANNOTATION: "delay=15s"}), [], id="a forged hint alone"),
-        pytest.param(make_pod({"delay": "0"}), [], id="a delay of nothing"),
+        pytest.param(make_pod(), [], id="no annotation"),
+        pytest.param(make_pod({HELD_ANNOTATION: "delay=15s"}), [], id="only a forged hint"),
+        pytest.param(make_pod({"delay": "0"}), [], id="zero delay"),
         pytest.param(
             make_pod(ahead(-10 * MINUTE - 1)),
             [
@@ -178,7 +178,7 @@ def test_other_pods_with_the_marks_of_kubevirt_are_held(pod: Any, creator: Any) 
         pytest.param(
             make_pod({"delay": "15"}, node="n1"),
             ["holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"],
-            id="bound already",
+            id="already bound",
         ),
     ],
 )
@@ -192,19 +192,19 @@ def test_pod_that_is_not_held_loses_its_hint(pod: Any, warnings: list[str]) -> N
     )
 
 
-REFUSALS = [
-    pytest.param({"delay": "soon"}, SOON, id="unreadable"),
+REJECTIONS = [
+    pytest.param({"delay": "soon"}, SOON, id="invalid"),
     pytest.param(
         {"delay": "15", "holdfast.dev/delay": "20"},
         'annotations holdfast.dev/delay="20" and delay="15" disagree: remove one of them',
         id="conflict",
     ),
     pytest.param(
-        {"delay": "169h"}, f'delay="169h" exceeds maxDelay=168h: {CURE}', id="over maxDelay"
+        {"delay": "169h"}, f'delay="169h" exceeds maxDelay=168h: {ADVICE}', id="over maxDelay"
     ),
     pytest.param(
         {"delay": "168h", JITTER: "1ms"},
-        f'delay="168h" and holdfast.dev/jitter="1ms" together exceed maxDelay=168h: {CURE}',
+        f'delay="168h" and holdfast.dev/jitter="1ms" together exceed maxDelay=168h: {ADVICE}',
         id="over maxDelay with the jitter",
     ),
 ]
@@ -222,14 +222,14 @@ LATE_WITH_JITTER = {**ahead(7 * DAY - 60 * MINUTE), JITTER: "168h"}
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        *REFUSALS,
+        *REJECTIONS,
         pytest.param(ahead(7 * DAY + SECOND), TOO_FAR, id="not-before too far"),
         pytest.param(
             LATE_WITH_JITTER, TOO_FAR_WITH_JITTER, id="not-before too far with the jitter"
         ),
     ],
 )
-def test_value_that_cannot_be_followed(annotations: dict[str, str], expected: str) -> None:
+def test_invalid_value_is_rejected_or_ignored(annotations: dict[str, str], expected: str) -> None:
     ignoring = make_delay(on_invalid="ignore")
 
     assert Result(Code.REJECT, (), expected) == mutate(make_pod(annotations))
@@ -238,7 +238,7 @@ def test_value_that_cannot_be_followed(annotations: dict[str, str], expected: st
     )
 
 
-def test_refused_although_bound_already() -> None:
+def test_invalid_value_on_a_bound_pod_is_rejected() -> None:
     assert Code.REJECT is mutate(make_pod({"delay": "soon"}, node="n1")).code
 
 
@@ -249,7 +249,7 @@ def test_scheduler_name_for_held_pods() -> None:
     assert list(mutate(make_pod({"delay": "0"}), plugin).edits) == UNHELD
 
 
-def test_further_keys() -> None:
+def test_custom_annotation_key() -> None:
     plugin = make_delay(annotations=("wait.io/for",))
 
     assert list(mutate(make_pod({"delay": "15"}), plugin).edits) == UNHELD
@@ -258,8 +258,8 @@ def test_further_keys() -> None:
     )
 
 
-@pytest.mark.parametrize("gates", [[], [GATE], ["a.io/b"]], ids=["none", "ours", "another's"])
-def test_reinvocation_changes_nothing_more(gates: list[str]) -> None:
+@pytest.mark.parametrize("gates", [[], [GATE], ["a.io/b"]], ids=["none", "holdfast", "third-party"])
+def test_reinvocation_is_idempotent(gates: list[str]) -> None:
     pod = make_pod({"delay": "15"}, gates=gates)
     once = apply_patch(pod, patch(Pod.of(pod), mutate(pod).edits))
 
@@ -286,21 +286,23 @@ WRONG_CLOCK = (
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
-        pytest.param(make_pod(), Result(Code.SKIP), id="asks for nothing"),
+        pytest.param(make_pod(), Result(Code.SKIP), id="no annotation"),
         pytest.param(held({"delay": "15"}), Result(), id="held"),
         pytest.param(make_pod({"delay": "15"}), Result(Code.REJECT, (), LOST), id="gate lost"),
-        pytest.param(make_pod({"delay": "0"}), Result(), id="a delay of nothing"),
+        pytest.param(make_pod({"delay": "0"}), Result(), id="zero delay"),
         pytest.param(
-            make_pod(ahead(1)), Result(Code.REJECT, (), LOST), id="lost, not-before ahead"
+            make_pod(ahead(1)),
+            Result(Code.REJECT, (), LOST),
+            id="gate lost, not-before in the future",
         ),
-        pytest.param(make_pod(ahead(-1)), Result(), id="not-before just past, by our clock"),
-        pytest.param(make_pod({"delay": "15"}, node="n1"), Result(), id="bound already"),
+        pytest.param(make_pod(ahead(-1)), Result(), id="not-before just past"),
+        pytest.param(make_pod({"delay": "15"}, node="n1"), Result(), id="already bound"),
         pytest.param(
             make_pod({"delay": "soon"}, labels=MIGRATION),
             Result(Code.REJECT, (), SOON),
-            id="a migration's label alone",
+            id="only a migration label",
         ),
-        pytest.param(make_pod({"delay": "soon"}), Result(Code.REJECT, (), SOON), id="unreadable"),
+        pytest.param(make_pod({"delay": "soon"}), Result(Code.REJECT, (), SOON), id="invalid"),
         pytest.param(
             held(ahead(7 * DAY + SECOND)), Result(Code.REJECT, (), TOO_FAR), id="not-before too far"
         ),
@@ -314,8 +316,8 @@ def test_validate_at_create(pod: Any, expected: Result) -> None:
     ("annotations", "expected"),
     [
         *[pytest.param(one.values[0], Result(Code.REJECT, (), str(one.values[1])), id=str(one.id))
-          for one in REFUSALS],
-        pytest.param({"delay": "15"}, Result(), id="a gate that is gone already"),
+          for one in REJECTIONS],
+        pytest.param({"delay": "15"}, Result(), id="gate already removed"),
         pytest.param(
             ahead(7 * DAY + SECOND), Result(Code.REJECT, (), TOO_FAR), id="not-before too far"
         ),
@@ -324,7 +326,7 @@ def test_validate_at_create(pod: Any, expected: Result) -> None:
             Result(Code.REJECT, (), TOO_FAR_WITH_JITTER),
             id="not-before too far with the jitter",
         ),
-        pytest.param({}, Result(Code.SKIP), id="all removed"),
+        pytest.param({}, Result(Code.SKIP), id="annotations removed"),
     ],
 )  # fmt: skip
 def test_validate_at_update(annotations: dict[str, str], expected: Result) -> None:
@@ -336,28 +338,28 @@ def test_validate_at_update(annotations: dict[str, str], expected: Result) -> No
 @pytest.mark.parametrize(
     ("annotations", "code"), [({"delay": "soon"}, Code.SKIP), ({"delay": "15"}, Code.SUCCESS)]
 )
-def test_nothing_is_refused_where_invalid_is_ignored(
+def test_nothing_is_rejected_if_invalid_values_are_ignored(
     annotations: dict[str, str], code: Code
 ) -> None:
     assert Result(code) == validate(make_pod(annotations), make_delay(on_invalid="ignore"))
 
 
 @pytest.mark.parametrize(
-    ("annotations", "told"),
+    ("annotations", "reason"),
     [
         pytest.param({"delay": "169h"}, "exceeds maxDelay=168h", id="delay"),
         pytest.param(ahead(7 * DAY + SECOND), "is more than maxDelay=168h after", id="time"),
     ],
 )
-def test_what_has_the_gate_already_is_not_held_for_longer_than_may_be(
-    annotations: dict[str, str], told: str
+def test_gated_pod_over_max_delay_is_rejected_despite_ignore(
+    annotations: dict[str, str], reason: str
 ) -> None:
-    """Ignored, it would be held all the same, for all that time."""
+    """If the value were ignored, the gate would still hold the pod for that long."""
     plugin, pod = make_delay(on_invalid="ignore"), make_pod(annotations, gates=[GATE])
 
     for found in (mutate(pod, plugin), validate(pod, plugin)):
         assert found.code is Code.REJECT
-        assert told in found.reason
+        assert reason in found.reason
     stored = validate(pod, plugin, operation="UPDATE", old=pod)
     assert stored.code is not Code.REJECT
 
@@ -366,43 +368,45 @@ LONG, LONGER = {"delay": "169h"}, {"delay": "9999999999"}
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "refused"),
+    ("old", "new", "rejected"),
     [
-        pytest.param({"delay": "15"}, LONGER, True, id="from what may be"),
-        pytest.param({"delay": "soon"}, LONG, True, id="from what cannot be read"),
-        pytest.param({}, LONG, True, id="from nothing"),
+        pytest.param({"delay": "15"}, LONGER, True, id="from a valid delay"),
+        pytest.param({"delay": "soon"}, LONG, True, id="from an invalid value"),
+        pytest.param({}, LONG, True, id="from no annotation"),
         pytest.param({"delay": "15"}, {"delay": "15", JITTER: "168h"}, True, id="by the jitter"),
         pytest.param({"delay": "15"}, ahead(8 * DAY), True, id="by a not-before"),
-        pytest.param(ahead(8 * DAY), {**ahead(8 * DAY), JITTER: "1"}, True, id="jitter, too"),
+        pytest.param(ahead(8 * DAY), {**ahead(8 * DAY), JITTER: "1"}, True, id="jitter added"),
         pytest.param(ahead(9 * DAY), ahead(8 * DAY), False, id="an earlier not-before"),
-        pytest.param(ahead(9 * DAY), {**LONG, **ahead(8 * DAY)}, False, id="a delay instead"),
-        pytest.param(LONG, {**LONG, JITTER: "0"}, False, id="as long as before"),
-        pytest.param(LONGER, LONG, False, id="less, though too long"),
-        pytest.param(LONG, {"delay": "15"}, False, id="what may be"),
-        pytest.param({"delay": "15"}, {"delay": "soon"}, False, id="what cannot be read"),
+        pytest.param(
+            ahead(9 * DAY), {**LONG, **ahead(8 * DAY)}, False, id="earlier not-before, longer delay"
+        ),
+        pytest.param(LONG, {**LONG, JITTER: "0"}, False, id="same length"),
+        pytest.param(LONGER, LONG, False, id="shorter but too long"),
+        pytest.param(LONG, {"delay": "15"}, False, id="to a valid delay"),
+        pytest.param({"delay": "15"}, {"delay": "soon"}, False, id="to an invalid value"),
     ],
 )
-def test_held_pod_is_not_made_to_wait_longer_than_may_be(
-    old: dict[str, str], new: dict[str, str], refused: bool
+def test_update_cannot_extend_a_hold_beyond_max_delay(
+    old: dict[str, str], new: dict[str, str], rejected: bool
 ) -> None:
-    """Nor by an update, which would have it held all that time, whatever is ignored."""
+    """Also if invalid values are ignored, because the gate would hold the pod for that long."""
     ignoring = make_delay(on_invalid="ignore")
     found = validate(held(new), ignoring, operation="UPDATE", old=held(old))
-    assert (found.code is Code.REJECT) == refused
+    assert (found.code is Code.REJECT) == rejected
 
     unheld = validate(make_pod(new), ignoring, operation="UPDATE", old=make_pod(old))
     assert unheld.code is not Code.REJECT
 
 
-def test_too_long_a_template_is_ignored_though_it_has_the_gate() -> None:
-    """Its pods are not: they are refused."""
+def test_too_long_delay_in_a_gated_template_is_ignored() -> None:
+    """Pods created from the template are rejected."""
     found = {"metadata": {"name": "w"}, "spec": {"template": held(LONG)}}
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
     assert validate(found, make_delay(on_invalid="ignore"), kind=kind).code is Code.SKIP
 
 
-def test_what_cannot_be_read_is_ignored_with_the_gate_too() -> None:
-    """The controller releases it at once."""
+def test_invalid_value_on_a_gated_pod_is_ignored() -> None:
+    """The controller releases the pod at once."""
     plugin, pod = make_delay(on_invalid="ignore"), make_pod({"delay": "soon"}, gates=[GATE])
 
     assert mutate(pod, plugin).code is Code.SUCCESS
@@ -410,8 +414,8 @@ def test_what_cannot_be_read_is_ignored_with_the_gate_too() -> None:
 
 
 @pytest.mark.parametrize("on_invalid", ["reject", "ignore"])
-def test_a_clock_that_is_ahead_lets_no_pod_through(on_invalid: str) -> None:
-    """The pod was created an hour ago by our clock, and now by the API server's."""
+def test_fast_clock_does_not_admit_a_pod_without_its_gate(on_invalid: str) -> None:
+    """The pod was created an hour ago by our clock, but just now by the API server's."""
     plugin, pod = make_delay(on_invalid=on_invalid), make_pod(ahead(30 * MINUTE))
     now_ms = CREATED_MS + HOUR
 
@@ -419,7 +423,7 @@ def test_a_clock_that_is_ahead_lets_no_pod_through(on_invalid: str) -> None:
     assert Result(Code.REJECT, (), WRONG_CLOCK) == validate(pod, plugin, now_ms)
 
 
-def test_a_clock_that_is_behind_refuses_no_pod_that_has_its_gate() -> None:
+def test_slow_clock_does_not_reject_a_gated_pod() -> None:
     pod = held(ahead(30 * MINUTE))
 
     assert Result() == validate(pod, now_ms=CREATED_MS - 400 * DAY)
@@ -435,10 +439,10 @@ def validate_workload(kind: str, annotations: dict[str, str], pod: Any, **spec: 
     return validate(workload, kind=group)
 
 
-def updates(field: str, cure: str) -> str:
+def updates(field: str, advice: str) -> str:
     return (
         f"{field} deletes each pod before its successor starts, so an update leaves it down for "
-        f"15s: {cure}"
+        f"15s: {advice}"
     )
 
 
@@ -500,7 +504,7 @@ def updates(field: str, cure: str) -> str:
         ),
     ],
 )
-def test_workload_that_a_delay_disturbs_gets_a_warning(
+def test_delay_that_disrupts_a_workload_gets_a_warning(
     kind: str, delay: str, spec: Any, warning: str
 ) -> None:
     result = validate_workload(kind, {"delay": delay}, {}, **spec)
@@ -518,7 +522,7 @@ def test_workload_that_a_delay_disturbs_gets_a_warning(
         ("5m", "Allow", ""),
     ],
 )
-def test_cron_job_whose_runs_a_delay_prevents_gets_a_warning(
+def test_delay_that_prevents_cron_job_runs_gets_a_warning(
     delay: str, concurrency: str, outcome: str
 ) -> None:
     template = {"metadata": {"annotations": {"delay": delay}}}

@@ -23,13 +23,13 @@ def owned(
     kind: str = "ReplicaSet", uid: str = "u", created_ms: int = CREATED_MS, origin: str = "owner"
 ) -> Pod:
     owner = owner_of(kind, "web", uid, api_version="batch/v1" if kind == "Job" else "apps/v1")
-    asks = {"delay": "10m", DELAY_FROM: origin}
+    annotations = {"delay": "10m", DELAY_FROM: origin}
     labels, created_at = {"controller-revision-hash": "web-1"}, durations.to_datetime(created_ms)
-    return Pod.of(held(asks, owners=[owner], labels=labels, created=created_at))
+    return Pod.of(held(annotations, owners=[owner], labels=labels, created=created_at))
 
 
 class Cluster:
-    """A controller, and an API server with one object or a problem."""
+    """A fake controller and API server that return one object or raise an error."""
 
     def __init__(self, answer: Any, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(delay_origin, "_PAUSES", (0.0,))
@@ -81,7 +81,7 @@ def test_replacement_starts_at_once(kind: str, path: str, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "DaemonSet", "Job"])
 @pytest.mark.parametrize("name", ["?watch=1", "../../x", "%", ".."])
-def test_owner_whose_name_no_object_can_have_is_not_looked_up(kind: str, name: str) -> None:
+def test_owner_with_an_invalid_name_is_not_looked_up(kind: str, name: str) -> None:
     pod = owned(kind)
     owners = pod.metadata.owner_references or []
     forged = [msgspec.structs.replace(owner, name=name) for owner in owners]
@@ -89,7 +89,7 @@ def test_owner_whose_name_no_object_can_have_is_not_looked_up(kind: str, name: s
     assert delay_origin.revision_of(msgspec.structs.replace(pod, metadata=metadata)) is None
 
 
-def test_owner_whose_uid_no_object_can_have_is_not_remembered() -> None:
+def test_owner_with_an_oversized_uid_is_ignored() -> None:
     owners = [owner_of("ReplicaSet", "web", "u" * 1_000_000, api_version="apps/v1")]
     assert delay_origin.revision_of(Pod.of(held({}, owners=owners))) is None
 
@@ -99,12 +99,12 @@ def test_owner_whose_uid_no_object_can_have_is_not_remembered() -> None:
     [
         pytest.param("StatefulSet", "v", 0, 9 * MINUTE, id="another StatefulSet"),
         pytest.param("DaemonSet", "v", 0, 9 * MINUTE, id="another DaemonSet"),
-        pytest.param("StatefulSet", "u", HOUR, 9 * MINUTE, id="a revision of that name again"),
+        pytest.param("StatefulSet", "u", HOUR, 9 * MINUTE, id="recreated revision"),
         pytest.param("StatefulSet", "u", 0, None, id="the same revision"),
         pytest.param("ReplicaSet", "u", HOUR, None, id="the same owner"),
     ],
 )
-def test_revision_that_takes_the_name_of_an_earlier_one_counts_from_its_own_creation(
+def test_recreated_revision_counts_from_its_own_creation(
     kind: str, uid: str, later_ms: int, until_ms: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     created_ms = CREATED_MS + later_ms
@@ -128,15 +128,17 @@ def test_revision_that_takes_the_name_of_an_earlier_one_counts_from_its_own_crea
         ),
         pytest.param(created(CREATED_MS + HOUR), 10 * MINUTE, "from ReplicaSet web", id="adopted"),
         pytest.param(None, 10 * MINUTE, f"{FROM_POD}ReplicaSet web was deleted", id="deleted"),
-        pytest.param(created(0, "v"), 10 * MINUTE, "was deleted", id="another of that name"),
-        pytest.param(created(0) | {"metadata": {"uid": "u"}}, 10 * MINUTE, FROM_POD, id="no time"),
+        pytest.param(created(0, "v"), 10 * MINUTE, "was deleted", id="recreated"),
+        pytest.param(
+            created(0) | {"metadata": {"uid": "u"}}, 10 * MINUTE, FROM_POD, id="no timestamp"
+        ),
         pytest.param(
             ApiStatusError("HTTP 403: no", status=403),
             10 * MINUTE,
             f"{FROM_POD}ReplicaSet web cannot be read: HTTP 403: no",
             id="forbidden",
         ),
-        pytest.param(UnreachableError("timed out"), 10 * MINUTE, "timed out", id="no answer"),
+        pytest.param(UnreachableError("timed out"), 10 * MINUTE, "timed out", id="unreachable"),
     ],
 )
 def test_rollout_waits(
@@ -152,7 +154,7 @@ def test_rollout_waits(
     assert cluster.read == [REPLICA_SET] * tries
 
 
-def test_command_looks_the_revision_up_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_command_looks_up_the_revision_synchronously(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(created(CREATED_MS - MINUTE), monkeypatch)
     cluster.plugin.handle.connect(lookup=cluster)
 
@@ -162,7 +164,7 @@ def test_command_looks_the_revision_up_at_once(monkeypatch: pytest.MonkeyPatch) 
     assert cluster.read == [REPLICA_SET]
 
 
-def test_command_looks_the_revision_up_again_after_too_many_lookups(
+def test_command_retries_a_lookup_rejected_by_the_limit(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     cluster = Cluster(LookupLimitError("too many"), monkeypatch)
@@ -183,13 +185,13 @@ def test_command_looks_the_revision_up_again_after_too_many_lookups(
     ],
     ids=["in a command", "another owner", "from the pod", "invalid"],
 )
-def test_counts_from_the_pod_without_a_lookup(pod: Pod, reason: str) -> None:
+def test_delay_counts_from_the_pod_without_a_lookup(pod: Pod, reason: str) -> None:
     may_be_earlier = reason.startswith("at the latest")
     expected = Wait(CREATED_MS + 10 * MINUTE, reason, open_ended=may_be_earlier)
     assert Delay(DelayArgs()).permit(pod, 0) == expected
 
 
-def test_namespace_with_many_revisions_does_not_delay_the_lookups_of_others() -> None:
+def test_noisy_namespace_does_not_delay_lookups_of_others() -> None:
     reading, resume, answered = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
     read: list[str] = []
 
@@ -209,8 +211,8 @@ def test_namespace_with_many_revisions_does_not_delay_the_lookups_of_others() ->
 
     for namespace, owner in pods:
         owners = [owner_of("ReplicaSet", owner, "u", api_version="apps/v1")]
-        asks = {"delay": "10m", DELAY_FROM: "owner"}
-        plugin.permit(Pod.of(held(asks, namespace=namespace, owners=owners)), CREATED_MS)
+        annotations = {"delay": "10m", DELAY_FROM: "owner"}
+        plugin.permit(Pod.of(held(annotations, namespace=namespace, owners=owners)), CREATED_MS)
     for _ in range(delay_origin._THREADS):
         assert reading.acquire(timeout=5)
     resume.set()

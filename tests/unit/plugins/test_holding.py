@@ -1,4 +1,4 @@
-"""Which pods no plugin holds, because KubeVirt waits for them."""
+"""Pods that are exempt from holds because KubeVirt waits for them."""
 
 from __future__ import annotations
 
@@ -60,12 +60,12 @@ def is_held(plugin: Approval, review: PodReview) -> bool:
     ("user", "failure", "held"),
     [
         pytest.param(CNV, None, False, id="KubeVirt's account"),
-        pytest.param(TENANT, None, True, id="a tenant's account of the same name"),
-        pytest.param(DEFAULT, None, True, id="the default account, which is not used here"),
+        pytest.param(TENANT, None, True, id="a tenant's account with the same name"),
+        pytest.param(DEFAULT, None, True, id="default account, not in use"),
         pytest.param(
-            DEFAULT, ApiStatusError("no", status=403), False, id="default account, no right"
+            DEFAULT, ApiStatusError("no", status=403), False, id="default account, forbidden"
         ),
-        pytest.param(CNV, ApiStatusError("no", status=403), True, id="unknown account, no right"),
+        pytest.param(CNV, ApiStatusError("no", status=403), True, id="unknown account, forbidden"),
         pytest.param(DEFAULT, NoCredentialsError("no token"), False, id="no credentials"),
         pytest.param(TENANT, NoCredentialsError("no token"), True, id="a tenant, no credentials"),
     ],
@@ -80,7 +80,7 @@ def test_only_pods_of_kubevirts_own_account_are_exempt(
     assert is_held(connected(lookup), created_by(user, **TARGET)) is held
 
 
-def test_failing_lookup_decides_nothing() -> None:
+def test_failed_lookup_raises() -> None:
     lookup = FakeLookup(INSTALLED)
     lookup.failures.append(UnreachableError("gone"))
 
@@ -91,9 +91,9 @@ def test_failing_lookup_decides_nothing() -> None:
 @pytest.mark.parametrize(
     ("review", "expected"),
     [
-        pytest.param(created_by(TENANT, **TARGET), True, id="may be a migration's target"),
+        pytest.param(created_by(TENANT, **TARGET), True, id="possible migration target"),
         pytest.param(created_by("jane", **TARGET), False, id="not KubeVirt"),
-        pytest.param(created_by(CNV), False, id="no marks"),
+        pytest.param(created_by(CNV), False, id="no KubeVirt metadata"),
         pytest.param(created_by(CNV, **TARGET, gates=[GATE]), False, id="has the gate"),
     ],
 )

@@ -32,7 +32,7 @@ def test_fields_are_converted() -> None:
     ],
     ids=["no hours", "invalid hours", "a zone in hours", "an invalid date", "an unknown zone"],
 )
-def test_mistakes_name_the_path(fields: dict[str, Any], message: str) -> None:
+def test_error_names_the_field_path(fields: dict[str, Any], message: str) -> None:
     named = conversion.converted({**FIELDS, **fields}, NamedWindow, "args")
     with pytest.raises(ConfigurationError, match=re.escape(message)):
         named.windows("windows[0]")

@@ -91,7 +91,7 @@ def release(pod: Any, *rules: Any) -> Result:
 
 
 def unrecorded(result: Result) -> Result:
-    """Leave the record of the rules out, which is tested by itself."""
+    """Drop the record of applied rules, which has its own tests."""
     return replace(result, edits=tuple(one for one in result.edits if not is_record(one)))
 
 
@@ -119,7 +119,7 @@ def only_warning(text: str) -> Result:
 # --- arguments ---------------------------------------------------------------------------------
 
 
-def complaint(*rules: Any) -> str:
+def startup_error(*rules: Any) -> str:
     """Return the error at startup for these rules."""
     args = {"name": "placement", "args": {"rules": list(rules)}}
     read = msgspec.convert(
@@ -132,34 +132,34 @@ def complaint(*rules: Any) -> str:
 
 
 @pytest.mark.parametrize(("when", "expected"), config_cases.WHEN)
-def test_when_that_cannot_be(when: Any, expected: str) -> None:
-    assert f"rules[0].when{expected}" == complaint(rule(when=when))
+def test_invalid_when(when: Any, expected: str) -> None:
+    assert f"rules[0].when{expected}" == startup_error(rule(when=when))
 
 
-def test_rules_are_named_once() -> None:
+def test_duplicate_rule_name_is_rejected() -> None:
     other = rule(name="other")
 
-    assert complaint(SPACE, other, SPACE) == (
+    assert startup_error(SPACE, other, SPACE) == (
         'rules[2].name: "space" is also the name of rules[0]: use a unique name'
     )
 
 
 @pytest.mark.parametrize("name", ["", "a b", "x" * 64], ids=["empty", "blank", "long"])
-def test_name_that_cannot_be(name: str) -> None:
-    assert "is not a valid name: use a short one like space" in complaint(rule(name=name))
+def test_invalid_rule_name(name: str) -> None:
+    assert "is not a valid name: use a short one like space" in startup_error(rule(name=name))
 
 
 @pytest.mark.parametrize(("fields", "expected"), config_cases.RULES)
-def test_rule_that_cannot_be(fields: Any, expected: str) -> None:
-    assert f"rules[1]{expected}" == complaint(rule(name="first"), rule(**fields))
+def test_invalid_rule(fields: Any, expected: str) -> None:
+    assert f"rules[1]{expected}" == startup_error(rule(name="first"), rule(**fields))
 
 
 @pytest.mark.parametrize(("fields", "expected"), config_cases.SHAPES)
-def test_rule_of_another_shape(fields: Any, expected: str) -> None:
-    assert complaint(rule(**fields)).startswith(expected)
+def test_malformed_rule(fields: Any, expected: str) -> None:
+    assert startup_error(rule(**fields)).startswith(expected)
 
 
-def test_default_rule_is_that_of_space_workloads() -> None:
+def test_default_rule_is_for_space_workloads() -> None:
     assert msgspec.convert({"rules": [SPACE]}, PlacementArgs) == PlacementArgs()
 
 
@@ -170,7 +170,7 @@ def test_no_rules() -> None:
     assert not plugin.concerns(Pod.of(space()))
 
 
-# --- whom it concerns --------------------------------------------------------------------------
+# --- matching ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -196,7 +196,7 @@ def test_match(when: Any, pod: str, expected: str) -> None:
     assert expected == place(rule(when=when)).match(pod)
 
 
-def test_match_of_several_rules_says_each_thing_once() -> None:
+def test_match_merges_rules_with_the_same_key() -> None:
     whens: list[Any] = [
         {"annotation": "type", "in": ["a", "space"]},
         {"annotation": "type", "exists": True, "namespaces": ["x"]},
@@ -215,8 +215,8 @@ def test_match_of_several_rules_says_each_thing_once() -> None:
     )
 
 
-def test_match_of_many_keys_looks_them_up_in_tables() -> None:
-    """API servers compile a test of each key in quadratic time."""
+def test_match_of_many_keys_uses_lookup_tables() -> None:
+    """API servers need quadratic time to compile one comparison per key."""
     whens: list[Any] = [{"annotation": f"k{at}", "equals": "v"} for at in range(19)]
     whens.append({"annotation": "k0", "equals": "w", "namespaces": ["x", "y"]})
     whens.append({"annotation": "k1", "exists": True, "namespaces": ["y"]})
@@ -243,14 +243,16 @@ LIMIT = configurations.MAX_EXPRESSION_CHARACTERS
 @pytest.mark.parametrize(
     ("rules", "keys", "namespaces", "longest"),
     [
-        pytest.param(500, 1, 0, LIMIT / 4, id="500 rules of one key"),
+        pytest.param(500, 1, 0, LIMIT / 4, id="500 rules for one key"),
         pytest.param(117, 1, 0, LIMIT / 4, id="117 rules"),
         pytest.param(38, 1, 50, LIMIT * 2 / 3, id="38 rules with 50 namespaces each"),
-        pytest.param(1_000, 1_000, 0, LIMIT / 3, id="1,000 rules of other keys"),
-        pytest.param(1_000, 1, 1, LIMIT * 2 / 3, id="1,000 rules of other namespaces"),
+        pytest.param(1_000, 1_000, 0, LIMIT / 3, id="1,000 rules for different keys"),
+        pytest.param(1_000, 1, 1, LIMIT * 2 / 3, id="1,000 rules for different namespaces"),
     ],
 )
-def test_match_conditions_fit(rules: int, keys: int, namespaces: int, longest: float) -> None:
+def test_match_conditions_stay_below_the_limit(
+    rules: int, keys: int, namespaces: int, longest: float
+) -> None:
     whens: list[Any] = [
         {"annotation": f"type-{at % keys}", "equals": f"kind-{at}"} for at in range(rules)
     ]
@@ -262,7 +264,7 @@ def test_match_conditions_fit(rules: int, keys: int, namespaces: int, longest: f
     assert max(map(len, found.values())) < longest
 
 
-def test_rules_whose_match_conditions_are_too_long() -> None:
+def test_rules_with_too_long_match_conditions_are_rejected() -> None:
     values = [f"{number:060}" for number in range(2_000)]
     rules = [rule(name=f"r{at}", when={"label": "a", "in": values[at::40]}) for at in range(40)]
     profile = {"pluginConfig": [{"name": "placement", "args": {"rules": rules}}]}
@@ -299,10 +301,10 @@ def test_concerns(when: Any, annotations: Any, labels: Any, expected: bool) -> N
 @pytest.mark.parametrize(
     ("own", "requested", "concerned", "placed"),
     [
-        pytest.param("space", "space", True, True, id="there"),
-        pytest.param("", "space", True, True, id="there, by the request alone"),
-        pytest.param("default", "default", False, False, id="elsewhere"),
-        pytest.param("", "default", True, False, id="elsewhere, by the request alone"),
+        pytest.param("space", "space", True, True, id="matching"),
+        pytest.param("", "space", True, True, id="matching, from the request"),
+        pytest.param("default", "default", False, False, id="other"),
+        pytest.param("", "default", True, False, id="other, from the request"),
     ],
 )
 def test_namespaces(own: str, requested: str, concerned: bool, placed: bool) -> None:
@@ -313,7 +315,7 @@ def test_namespaces(own: str, requested: str, concerned: bool, placed: bool) -> 
     assert (mutate(pod, limited, namespace=requested).code is Code.SUCCESS) is placed
 
 
-def test_what_the_framework_reads() -> None:
+def test_plugin_attributes() -> None:
     assert (place(SPACE).gate, place(SPACE).may_block, tuple(place(SPACE).keys)) == ("", False, ())
     assert not place(SPACE).defers_to_release
     assert place(LATE).defers_to_release
@@ -346,7 +348,7 @@ def test_what_the_framework_reads() -> None:
                 )
             ],
             [Tolerate("e", "Equal", "x", "NoExecute", 0)],
-            id="a toleration in full",
+            id="a toleration with all fields",
         ),
         pytest.param(
             [rule(require=[], schedulerName="default-scheduler")],
@@ -413,11 +415,11 @@ DAEMON = (
         pytest.param(pinned([NAMED, {**NAMED, **EXPRESSIONS}]), PINNED, id="two alternatives"),
     ],
 )
-def test_pod_that_is_left_alone(pod: Any, expected: str) -> None:
-    refusing = rule(onConflict="reject")
+def test_bound_or_pinned_pod_is_not_placed(pod: Any, expected: str) -> None:
+    rejecting = rule(onConflict="reject")
 
     assert only_warning(expected) == mutate(pod)
-    assert only_warning(expected) == mutate(pod | {}, refusing)
+    assert only_warning(expected) == mutate(pod | {}, rejecting)
 
 
 @pytest.mark.parametrize(
@@ -428,9 +430,9 @@ def test_pod_that_is_left_alone(pod: Any, expected: str) -> None:
         {"kind": "ReplicaSet"},
         {"apiVersion": "x.io/v1"},
     ],
-    ids=["not its controller", "says nothing", "another kind", "another group"],
+    ids=["not the controller", "controller unset", "another kind", "another group"],
 )
-def test_other_owners_do_not_count(replaced: Any) -> None:
+def test_owners_other_than_a_daemon_set_are_ignored(replaced: Any) -> None:
     assert mutate(owned(**replaced)).edits == (EDGE_NODES,)
 
 
@@ -459,7 +461,7 @@ IN_EDGE = f'"{ROLE} In [edge]"'
                 {"matchExpressions": [role(operator="DoesNotExist")]},
             ),
             f'rule space: {IN_EDGE} contradicts node affinity "{ROLE} In [core]"',
-            id="every term; an empty one does not count",
+            id="every term, ignoring an empty one",
         ),
         pytest.param(
             {"nodeSelector": {ROLE: "a\n\u202e" + "b" * 200}},
@@ -467,22 +469,22 @@ IN_EDGE = f'"{ROLE} In [edge]"'
             + "b" * 28
             + '…" '
             "(227 characters)",
-            id="a hostile value is shown safely",
+            id="hostile value is escaped",
         ),
     ],
 )
 def test_contradiction(spec: Any, expected: str) -> None:
     pod = space(**spec)
-    told = Result(Code.SUCCESS, (EDGE_NODES,), "", [f"holdfast: {expected}"])
-    refused = Result(Code.REJECT, (), expected)
+    warned = Result(Code.SUCCESS, (EDGE_NODES,), "", [f"holdfast: {expected}"])
+    rejected = Result(Code.REJECT, (), expected)
 
-    assert told == mutate(pod)
-    assert refused == mutate(pod, rule(onConflict="reject"))
+    assert warned == mutate(pod)
+    assert rejected == mutate(pod, rule(onConflict="reject"))
     assert only_warning(f"holdfast: {expected}") == validate_template(pod)
-    assert refused == validate_template(pod, rule(onConflict="reject"))
+    assert rejected == validate_template(pod, rule(onConflict="reject"))
 
 
-def test_two_requirements_that_only_together_contradict() -> None:
+def test_two_requirements_contradict_only_together() -> None:
     bounded = {"key": "size", "operator": "In", "values": ["2", "9"]}
     spec = requiring({"key": "size", "operator": "Gt", "values": ["5"]})
     below = {"key": "size", "operator": "Lt", "values": ["9"]}
@@ -502,10 +504,12 @@ def test_two_requirements_that_only_together_contradict() -> None:
         pytest.param({"nodeSelector": {ROLE: "edge"}}, id="requires the same"),
         pytest.param(
             affine({"matchExpressions": [role("core")]}, {"matchExpressions": [role("edge")]}),
-            id="one way is open",
+            id="one satisfiable term",
         ),
-        pytest.param(affine({}), id="no node in any case: an empty term"),
-        pytest.param(requiring(role("a"), role("b")), id="no node in any case: contradicts itself"),
+        pytest.param(affine({}), id="already unsatisfiable: empty term"),
+        pytest.param(
+            requiring(role("a"), role("b")), id="already unsatisfiable: contradicts itself"
+        ),
     ],
 )
 def test_no_contradiction(spec: Any) -> None:
@@ -522,7 +526,7 @@ def test_two_rules_that_contradict_each_other() -> None:
     assert mutate(space(), SPACE, core | {"onConflict": "reject"}).reason == text
 
 
-def test_the_first_label_of_several_is_named() -> None:
+def test_only_the_first_conflicting_label_is_reported() -> None:
     spec = {"nodeSelector": {"zone": "a", ROLE: "core"}}
     zoned = rule(require=[EDGE], nodeSelector={"zone": "b"})
 
@@ -532,8 +536,8 @@ def test_the_first_label_of_several_is_named() -> None:
 
 
 @pytest.mark.timeout(60)
-def test_hostile_pod_keeps_nobody_waiting() -> None:
-    """Each would take minutes if everything were compared with everything."""
+def test_hostile_pod_is_reviewed_quickly() -> None:
+    """With pairwise comparisons, each pod would take minutes."""
     labels = {str(number): "x" for number in range(20_000)}
     any_term = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
     same = [role(f"core-{number}") for number in range(20_000)]
@@ -544,7 +548,7 @@ def test_hostile_pod_keeps_nobody_waiting() -> None:
 
 
 def labelled(count: int) -> list[Any]:
-    """Make rules that require a label each, all from the same pods."""
+    """Return rules for the same pods, each of which requires a different label."""
     exists = [{"key": f"l{number}", "operator": "Exists"} for number in range(count)]
     return [rule(name=f"r{number}", require=[one]) for number, one in enumerate(exists)]
 
@@ -554,7 +558,7 @@ def alternatives(count: int) -> Any:
 
 
 @pytest.mark.parametrize("last", [[], [rule(name="late")]], ids=["no conflict", "a conflict"])
-def test_work_grows_no_faster_than_the_rules(last: list[Any]) -> None:
+def test_work_grows_linearly_with_the_rules(last: list[Any]) -> None:
     found = read_review(space(**alternatives(100)))
 
     def work(count: int) -> int:
@@ -568,8 +572,8 @@ def test_work_grows_no_faster_than_the_rules(last: list[Any]) -> None:
     assert work(32) <= 4 * work(8)
 
 
-def test_more_requirements_than_a_patch_can_add() -> None:
-    told = (
+def test_too_many_added_requirements_are_rejected() -> None:
+    reason = (
         "the placement rules add 10,010 requirements to the 1,001 terms of "
         "spec.affinity.nodeAffinity, more than the limit of 10,000: remove terms"
     )
@@ -577,10 +581,10 @@ def test_more_requirements_than_a_patch_can_add() -> None:
     late = [one | {"resolveAtRelease": True} for one in rules]
     pod = space(**alternatives(1_001))
 
-    assert Result(Code.REJECT, (), told) == mutate(pod, *rules)
-    assert Result(Code.REJECT, (), told) == mutate(pod, *late, held=True)
-    assert Result(Code.REJECT, (), told) == validate_template(pod, *rules)
-    assert Result(Code.REJECT, (), told) == release(pod, *late)
+    assert Result(Code.REJECT, (), reason) == mutate(pod, *rules)
+    assert Result(Code.REJECT, (), reason) == mutate(pod, *late, held=True)
+    assert Result(Code.REJECT, (), reason) == validate_template(pod, *rules)
+    assert Result(Code.REJECT, (), reason) == release(pod, *late)
     for allowed in (space(**alternatives(1_000)), space(**affine(*[{}] * 2_000))):
         assert mutate(allowed, *rules).code is Code.SUCCESS
         assert release(allowed, *late).code is Code.SUCCESS
@@ -590,7 +594,7 @@ def test_more_requirements_than_a_patch_can_add() -> None:
     ("own", "warned"),
     [
         pytest.param({"tolerationSeconds": 6}, "6 s", id="shorter"),
-        pytest.param({"key": "", "tolerationSeconds": 6}, "6 s", id="every taint"),
+        pytest.param({"key": "", "tolerationSeconds": 6}, "6 s", id="all taints"),
         pytest.param({"tolerationSeconds": 300}, "", id="the default, which is replaced"),
         pytest.param({"tolerationSeconds": 7200}, "", id="longer"),
         pytest.param({}, "", id="without limit"),
@@ -598,26 +602,26 @@ def test_more_requirements_than_a_patch_can_add() -> None:
         pytest.param({"operator": "Equal", "value": "x", "tolerationSeconds": 6}, "", id="a value"),
     ],
 )
-def test_shorter_toleration_of_the_pod_is_told(own: dict[str, Any], warned: str) -> None:
+def test_pod_with_a_shorter_toleration_gets_a_warning(own: dict[str, Any], warned: str) -> None:
     taint = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
     rules = [rule(require=[], tolerations=[{**taint, "tolerationSeconds": 3600}])]
     pod = space(tolerations=[{**taint, **own}])
-    told = (
+    warning = (
         "holdfast: rule space: the pod's own toleration of "
         f'"node.kubernetes.io/unreachable" lasts {warned} and comes first: it counts instead of '
         "the rule's (3600 s)"
     )
-    expected = [told] if warned else []
+    expected = [warning] if warned else []
     assert expected == list(mutate(pod, *rules).warnings)
     assert expected == list(mutate(stored(pod, *rules), *rules).warnings)
 
 
-def test_every_rule_that_refuses_is_told() -> None:
+def test_only_the_first_rejecting_rule_is_reported() -> None:
     spec = {"nodeSelector": {ROLE: "core", "zone": "a"}}
     first = rule(name="first", onConflict="reject")
-    quiet = rule(name="quiet", require=[], nodeSelector={"zone": "a"}, onConflict="reject")
+    second = rule(name="second", require=[], nodeSelector={"zone": "a"}, onConflict="reject")
 
-    assert mutate(space(**spec), first, quiet).reason == (
+    assert mutate(space(**spec), first, second).reason == (
         f'rule first: {IN_EDGE} contradicts nodeSelector "{ROLE} In [core]"'
     )
 
@@ -643,22 +647,24 @@ def gated(**spec: Any) -> Any:
 @pytest.mark.parametrize(
     ("pod", "held", "expected"),
     [
-        pytest.param(space(), True, (EDGE_NODES,), id="a plugin holds it"),
-        pytest.param(gated(), False, (EDGE_NODES,), id="it has a gate of ours"),
+        pytest.param(space(), True, (EDGE_NODES,), id="held by a plugin"),
+        pytest.param(gated(), False, (EDGE_NODES,), id="has a Holdfast gate"),
         pytest.param(
             space(schedulingGates=[{"name": "a.io/b"}]),
             False,
             (EDGE_NODES, *LATE_EDITS),
-            id="a gate of others",
+            id="has a third-party gate",
         ),
-        pytest.param(space(), False, (EDGE_NODES, *LATE_EDITS), id="nothing holds it"),
+        pytest.param(space(), False, (EDGE_NODES, *LATE_EDITS), id="not held"),
     ],
 )
-def test_what_waits_for_the_release(pod: Any, held: bool, expected: tuple[Edit, ...]) -> None:
+def test_late_rules_are_deferred_while_the_pod_is_held(
+    pod: Any, held: bool, expected: tuple[Edit, ...]
+) -> None:
     assert Result(Code.SUCCESS, expected, "", []) == mutate(pod, SPACE, LATE, held=held)
 
 
-def test_contradiction_of_what_waits_is_told_at_creation() -> None:
+def test_contradiction_of_a_deferred_rule_is_reported_at_creation() -> None:
     pod = gated(nodeSelector={"zone": "b"})
     text = 'rule late: "zone In [a]" contradicts nodeSelector "zone In [b]"'
 
@@ -670,19 +676,19 @@ def test_contradiction_of_what_waits_is_told_at_creation() -> None:
 @pytest.mark.parametrize(
     ("pod", "rules", "expected"),
     [
-        pytest.param(gated(), [SPACE, LATE], LATE_EDITS, id="what waited, and nothing else"),
-        pytest.param(gated(), [SPACE], None, id="nothing waited"),
+        pytest.param(gated(), [SPACE, LATE], LATE_EDITS, id="only the deferred rule"),
+        pytest.param(gated(), [SPACE], None, id="no deferred rule"),
         pytest.param(
             gated(annotations={"type": "ground"}),
             [LATE],
             None,
-            id="the rule is not for it any more",
+            id="rule no longer matches",
         ),
         pytest.param(
             gated(),
             [LATE | {"when": {"annotation": "type", "exists": True, "namespaces": ["other"]}}],
             None,
-            id="another namespace's",
+            id="another namespace",
         ),
         pytest.param(gated(nodeName="n1"), [LATE], None, id="bound"),
     ],
@@ -697,7 +703,7 @@ def test_at_release(pod: Any, rules: list[Any], expected: tuple[Edit, ...] | Non
 # --- validate ----------------------------------------------------------------------------------
 
 
-def gone(what: str = IN_EDGE) -> Result:
+def missing(what: str = IN_EDGE) -> Result:
     return Result(
         Code.REJECT,
         (),
@@ -709,29 +715,29 @@ def gone(what: str = IN_EDGE) -> Result:
 @pytest.mark.parametrize(
     ("pod", "rules", "expected"),
     [
-        pytest.param(make_pod(), [SPACE], Result(Code.SKIP), id="no rule is for it"),
+        pytest.param(make_pod(), [SPACE], Result(Code.SKIP), id="no matching rule"),
         pytest.param(space(**requiring(EDGE)), [SPACE], Result(), id="required"),
-        pytest.param(space(), [SPACE], gone(), id="nothing required"),
+        pytest.param(space(), [SPACE], missing(), id="nothing required"),
         pytest.param(
             space(**affine({}, {"matchExpressions": [EDGE]})), [SPACE], Result(), id="empty term"
         ),
-        pytest.param(space(**affine({})), [SPACE], Result(), id="nothing but an empty term"),
+        pytest.param(space(**affine({})), [SPACE], Result(), id="only an empty term"),
         pytest.param(
             space(**affine({"matchExpressions": [EDGE]}, {"matchExpressions": [role("core")]})),
             [SPACE],
-            gone(),
-            id="a term without it",
+            missing(),
+            id="one term without it",
         ),
-        pytest.param(space(nodeSelector={ROLE: "edge"}), [SPACE], Result(), id="as selected"),
+        pytest.param(space(nodeSelector={ROLE: "edge"}), [SPACE], Result(), id="in nodeSelector"),
         pytest.param(
             space(),
             [rule(nodeSelector={"zone": "a"})],
-            gone(f'{IN_EDGE} and "zone In [a]"'),
+            missing(f'{IN_EDGE} and "zone In [a]"'),
             id="both",
         ),
         pytest.param(owned(), [SPACE], Result(Code.SKIP), id="of a DaemonSet"),
-        pytest.param(gated(), [rule(resolveAtRelease=True)], Result(), id="waits for its release"),
-        pytest.param(space(), [rule(resolveAtRelease=True)], gone(), id="nothing holds it"),
+        pytest.param(gated(), [rule(resolveAtRelease=True)], Result(), id="deferred to release"),
+        pytest.param(space(), [rule(resolveAtRelease=True)], missing(), id="not held"),
         pytest.param(
             space(), [rule(require=[], schedulerName="x")], Result(), id="schedulerName is a hint"
         ),
@@ -739,7 +745,7 @@ def gone(what: str = IN_EDGE) -> Result:
             space(nodeSelector={ROLE: "core"}, **requiring(EDGE)),
             [rule(onConflict="reject")],
             Result(),
-            id="what mutate judges is not judged again",
+            id="contradictions are left to mutate",
         ),
     ],
 )
@@ -761,17 +767,17 @@ def record(pod: Any) -> list[str]:
 
 def test_rules_that_placed_a_pod_are_recorded() -> None:
     made = stored(gated(), SPACE, LATE)
-    gone_from_it = {**made, "spec": space()["spec"]}
+    stripped = {**made, "spec": space()["spec"]}
 
     assert record(made) == ["space"]
     assert record(
         apply_patch(made, patch(Pod.of(made), place(LATE).at_release(Pod.of(made)).edits))
     ) == ["space", "late"]
     assert validate(made, SPACE, LATE) == Result()
-    assert validate(gone_from_it, SPACE) == gone()
+    assert validate(stripped, SPACE) == missing()
 
 
-def test_record_that_a_pod_brings_along_does_not_count() -> None:
+def test_forged_record_is_discarded() -> None:
     forged = {PLACED: "space@00000000,other@00000000"}
 
     assert record(stored(space(SPACE_POD | forged), SPACE)) == ["space"]
@@ -780,26 +786,26 @@ def test_record_that_a_pod_brings_along_does_not_count() -> None:
     )
 
 
-def test_pod_that_another_version_of_a_rule_placed_is_not_refused() -> None:
-    """Two replicas serve while a change of the rules is rolled out."""
+def test_pod_placed_by_another_version_of_a_rule_is_admitted() -> None:
+    """During a rollout, replicas with old and new rules serve at the same time."""
     before, after = SPACE, rule(require=[role("edge", "far-edge")])
     changing = "holdfast: rule space is being changed: the pod was placed by another version of it"
 
     assert validate(stored(space(), before), after) == Result(warnings=(changing,))
     assert validate(stored(space(), after), before) == Result(warnings=(changing,))
-    assert validate(stored(space(), rule(name="other")), after) == gone(
+    assert validate(stored(space(), rule(name="other")), after) == missing(
         f'"{ROLE} In [edge, far-edge]"'
     )
 
 
-def test_updates_are_not_judged() -> None:
+def test_updates_are_skipped() -> None:
     assert Result(Code.SKIP) == validate(space(), operation="UPDATE", old=space())
 
 
 @pytest.mark.parametrize(
     ("pod", "kind", "expected"),
     [
-        pytest.param({"metadata": {}}, "Deployment", Result(Code.SKIP), id="no rule is for it"),
+        pytest.param({"metadata": {}}, "Deployment", Result(Code.SKIP), id="no matching rule"),
         pytest.param(
             {"metadata": {"annotations": SPACE_POD}},
             "DaemonSet",
@@ -879,7 +885,7 @@ def allowed_by(rules: list[Any], node: Any) -> bool:
 
 
 @given(generated_pods, rule_lists, node_lists)
-def test_nodes_of_the_placed_pod_are_those_of_the_pod_that_the_rules_allow(
+def test_placed_pod_fits_exactly_the_nodes_that_pod_and_rules_allow(
     pod: Any, parts: list[Any], nodes: list[Any]
 ) -> None:
     rules = named(parts)
@@ -903,24 +909,26 @@ def test_nodes_of_the_placed_pod_are_those_of_the_pod_that_the_rules_allow(
 
 
 @given(generated_pods, st.lists(rule_parts, min_size=1, max_size=6))
-def test_the_first_rule_that_leaves_no_alternative_is_named(pod: Any, parts: list[Any]) -> None:
+def test_warning_names_the_first_rule_that_leaves_no_alternative(
+    pod: Any, parts: list[Any]
+) -> None:
     pod["metadata"]["annotations"] = SPACE_POD
     rules = named(parts)
     try:
-        told = [list(mutate(pod, *rules[: count + 1]).warnings) for count in range(len(rules))]
+        reported = [list(mutate(pod, *rules[: count + 1]).warnings) for count in range(len(rules))]
     except ConfigurationError:
         assume(False)
     if placement._is_pinned(Pod.of(pod)):
         return
-    first = next((count for count, warnings in enumerate(told) if warnings), len(rules))
+    first = next((count for count, warnings in enumerate(reported) if warnings), len(rules))
 
-    assert told[first:] == told[first : first + 1] * (len(rules) - first)
-    for (warning,) in told[first:]:
+    assert reported[first:] == reported[first : first + 1] * (len(rules) - first)
+    for (warning,) in reported[first:]:
         assert warning.startswith(f"holdfast: rule r{first}: ")
 
 
 @given(affinities, rule_parts, node_lists)
-def test_what_is_written_at_release_is_what_would_have_been_written_at_creation(
+def test_release_and_creation_write_the_same_edits(
     affinity: Any, part: Any, nodes: list[Any]
 ) -> None:
     pod = gated(affinity=affinity)

@@ -1,4 +1,4 @@
-"""A rule book finds the rules that match, as if each had been asked, and in their order."""
+"""A rule book finds the same rules, in the same order, as checking each one would."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -29,7 +29,7 @@ ENTRIES = st.dictionaries(KEYS, WORDS, max_size=2)
 
 
 @given(RULES, ENTRIES, ENTRIES, st.sampled_from(["", "x", "z"]))
-def test_rules_that_match_are_found_in_their_order(
+def test_matching_rules_are_found_in_order(
     rules: list[Rule], annotations: dict[str, str], labels: dict[str, str], namespace: str
 ) -> None:
     pod = Pod.of(make_pod(annotations, labels=labels))
@@ -38,7 +38,7 @@ def test_rules_that_match_are_found_in_their_order(
     assert RuleBook(rules).matching(pod, namespace) == expected
 
 
-def test_rules_for_any_value_come_between_those_for_one() -> None:
+def test_rules_for_any_value_keep_their_position() -> None:
     whens = [When(annotation="type", equals="a"), When(annotation="type", exists=True)]
     whens += [When(annotation="type", one_of=("a", "b")), When(annotation="type", equals="c")]
     rules = [

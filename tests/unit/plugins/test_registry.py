@@ -1,4 +1,4 @@
-"""Plugins of other packages; this module is the package whose entry points the tests make."""
+"""The registry of built-in and third-party plugins."""
 
 from importlib.metadata import EntryPoint, entry_points
 
@@ -16,19 +16,19 @@ def point(name: str, value: str) -> EntryPoint:
     return EntryPoint(name, value, plugins.GROUP)
 
 
-def refusal(*found: EntryPoint) -> str:
+def registry_error(*found: EntryPoint) -> str:
     with pytest.raises(ConfigurationError) as caught:
         plugins.registry(found)
     return str(caught.value)
 
 
-def test_default_plugins_run_in_the_order_of_their_list() -> None:
+def test_built_in_plugins_are_in_default_order() -> None:
     names = [one.name for one in plugins.BUILT_IN if one.name in config.DEFAULT_PLUGINS]
 
     assert names == [name for name in config.DEFAULT_PLUGINS if name in names]
 
 
-def test_plugin_of_another_package() -> None:
+def test_third_party_plugin_is_registered() -> None:
     found = plugins.registry([point("extra", f"{SCRIPTED}:Extra")])
 
     assert found["extra"] is Extra
@@ -47,7 +47,7 @@ def test_installed_plugins_are_found() -> None:
         pytest.param(
             [point("delay", f"{SCRIPTED}:Twin")],
             "two plugins are named 'delay': rename or uninstall one of them",
-            id="named like one of ours",
+            id="name of a built-in plugin",
         ),
         pytest.param(
             [point("gone", "no_such_package:Gone")],
@@ -64,7 +64,7 @@ def test_installed_plugins_are_found() -> None:
         pytest.param(
             [point("another", f"{SCRIPTED}:Extra")],
             f"plugin 'another' ({SCRIPTED}:Extra) has the name 'extra': set name = 'another'",
-            id="of another name",
+            id="different name",
         ),
         pytest.param(
             [point("never", f"{SCRIPTED}:never")],
@@ -73,5 +73,5 @@ def test_installed_plugins_are_found() -> None:
         ),
     ],
 )
-def test_entry_point_that_is_no_plugin(found: list[EntryPoint], expected: str) -> None:
-    assert expected == refusal(*found)
+def test_invalid_entry_point(found: list[EntryPoint], expected: str) -> None:
+    assert expected == registry_error(*found)

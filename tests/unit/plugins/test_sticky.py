@@ -67,7 +67,7 @@ def edits(vm: Document, vmi: Document | None = None, pod: Any = None, **args: An
     return list(mutate(sticky(cluster(vm, vmi), **args), pod).edits)
 
 
-# --- what a pod of KubeVirt's is given ---------------------------------------------------------
+# --- mutating launcher pods --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def edits(vm: Document, vmi: Document | None = None, pod: Any = None, **args: An
         pytest.param(RECORD, {"node_annotation": LEGACY}, [FINALIZER], id="another key's record"),
         pytest.param({**RECORD, kubevirt.STICKY: "false"}, {}, [], id="opted out"),
         pytest.param({**RECORD, kubevirt.STICKY: "true"}, {}, [FINALIZER, PIN], id="opted in"),
-        pytest.param(RECORD, {"select": "annotated"}, [], id="annotated only, and it is not"),
+        pytest.param(RECORD, {"select": "annotated"}, [], id="annotated only, not annotated"),
         pytest.param(RECORD, {"namespaces": ("default",)}, [FINALIZER, PIN], id="its namespace"),
         pytest.param(RECORD, {"namespaces": ("other",)}, [], id="another namespace"),
     ],
@@ -105,7 +105,7 @@ def test_mutate(
     assert edits(make_vm(annotations), **args) == expected
 
 
-def test_vm_and_vmi_are_read_each_time_afresh() -> None:
+def test_vm_and_vmi_are_read_for_each_review() -> None:
     lookup = cluster(make_vm())
     plugin = sticky(lookup)
     assert list(mutate(plugin).edits) == [FINALIZER]
@@ -115,7 +115,7 @@ def test_vm_and_vmi_are_read_each_time_afresh() -> None:
     assert lookup.asked == [VMI_PATH, VM_PATH] * 2
 
 
-def test_namespace_that_does_not_stick_is_not_even_looked_up() -> None:
+def test_pod_in_another_namespace_is_skipped_without_a_lookup() -> None:
     lookup = cluster(make_vm(RECORD))
     assert mutate(sticky(lookup, namespaces=("other",))) == Result(Code.SKIP)
     assert lookup.asked == []
@@ -132,27 +132,32 @@ def test_namespace_that_does_not_stick_is_not_even_looked_up() -> None:
             id="migration from another cluster",
         ),
         pytest.param(
-            make_launcher(labels=MIGRATION), "", [FINALIZER, PIN], id="a template's label, unset"
+            make_launcher(labels=MIGRATION),
+            "",
+            [FINALIZER, PIN],
+            id="label from the template, unset phase",
         ),
         pytest.param(
             make_launcher(labels=MIGRATION),
             "Scheduling",
             [FINALIZER, PIN],
-            id="a template's label, scheduling",
+            id="label from the template, scheduling",
         ),
         pytest.param(
             make_launcher({kubevirt.EPHEMERAL_PROVISIONING: "true"}),
             "Pending",
             [PIN],
-            id="volumes are provisioned where the VM is to run",
+            id="ephemeral provisioning",
         ),
     ],
 )
-def test_pods_that_are_no_usual_start(pod: Document, phase: str, expected: list[Edit]) -> None:
+def test_mutate_migration_targets_and_provisioning_pods(
+    pod: Document, phase: str, expected: list[Edit]
+) -> None:
     assert edits(make_vm(RECORD), make_vmi(phase=phase, node="node-1"), pod) == expected
 
 
-def test_the_pin_goes_into_every_term_beside_kubevirts_own() -> None:
+def test_node_is_required_in_every_node_selector_term() -> None:
     pod = make_launcher()
     affinity = pod["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
@@ -175,7 +180,7 @@ def test_the_pin_goes_into_every_term_beside_kubevirts_own() -> None:
             [owner_of("VirtualMachineInstanceReplicaSet", "vm", VM_UID)], id="replica set"
         ),
         pytest.param(
-            [owner_of(kubevirt.VM, "vm", VM_UID, controller=False)], id="not its controller"
+            [owner_of(kubevirt.VM, "vm", VM_UID, controller=False)], id="not the controller"
         ),
         pytest.param([owner_of(kubevirt.VM, "other", VM_UID)], id="VM of another name"),
         pytest.param(
@@ -184,13 +189,13 @@ def test_the_pin_goes_into_every_term_beside_kubevirts_own() -> None:
         ),
     ],
 )
-def test_vmi_without_a_vm_does_not_stick(owners: list[Document]) -> None:
+def test_vmi_without_a_vm_is_skipped(owners: list[Document]) -> None:
     lookup = cluster(make_vm(RECORD), make_vmi(owners=owners))
     assert mutate(sticky(lookup)) == Result(Code.SKIP)
     assert lookup.asked == [VMI_PATH]
 
 
-# --- when in doubt, it is refused --------------------------------------------------------------
+# --- missing owners, invalid records and failed lookups ----------------------------------------
 
 GONE = (
     '%s default/"vm" with UID "%s" no longer exists, so the pod\'s node is unknown: KubeVirt '
@@ -212,7 +217,7 @@ GONE = (
     ],
 )
 @pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
-def test_owner_that_is_not_there_is_a_refusal(
+def test_missing_or_recreated_owner_is_rejected(
     point: Any, vm: Document | None, vmi: Document, expected: str
 ) -> None:
     lookup = cluster(vm, vmi)
@@ -222,7 +227,7 @@ def test_owner_that_is_not_there_is_a_refusal(
 
 
 @pytest.mark.parametrize("name", ["..", ".", "a/b", "", "A", "x" * 254])
-def test_name_that_no_object_can_have_is_never_asked_for(name: str) -> None:
+def test_invalid_owner_name_is_rejected_without_a_lookup(name: str) -> None:
     lookup = cluster(make_vm(RECORD))
     result = mutate(sticky(lookup), make_launcher(owners=[owner_of(kubevirt.VMI, name, VMI_UID)]))
 
@@ -234,7 +239,7 @@ def test_name_that_no_object_can_have_is_never_asked_for(name: str) -> None:
     "node",
     ["node 1", "Node-1", "a/b", "-", "node-1\n", "x" * 254, "node-1,node-2", "\u2019; DROP", "."],
 )
-def test_record_that_is_no_name_is_a_refusal(node: str) -> None:
+def test_invalid_node_name_in_a_record_is_rejected(node: str) -> None:
     result = mutate(sticky(cluster(make_vm({kubevirt.STICKY_NODE: node}))))
 
     assert result.code is Code.REJECT
@@ -252,9 +257,7 @@ def test_record_that_is_no_name_is_a_refusal(node: str) -> None:
 )
 @pytest.mark.parametrize("before", [0, 1], ids=["the VMI", "the VM"])
 @pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
-def test_lookup_that_fails_is_an_error_and_never_a_pass(
-    point: Any, before: int, error: ClusterError
-) -> None:
+def test_failed_lookup_raises(point: Any, before: int, error: ClusterError) -> None:
     class FailsAt(FakeLookup):
         def get(self, path: str, *, max_age: float = 0.0) -> Document | None:  # noqa: ARG002
             if len(self.asked) == before:
@@ -267,26 +270,26 @@ def test_lookup_that_fails_is_an_error_and_never_a_pass(
     assert caught.value is error
 
 
-def test_object_of_another_shape_is_an_error() -> None:
+def test_malformed_object_raises() -> None:
     lookup = cluster({"metadata": {"uid": 7}})
     with pytest.raises(ValueError, match=r"Expected `str`, got `int` - at `\$.metadata.uid`"):
         mutate(sticky(lookup))
 
 
-# --- forgeries ---------------------------------------------------------------------------------
+# --- forged pods -------------------------------------------------------------------------------
 
 FORGERIES: Mapping[str, tuple[Document, Document]] = {
     "another creator": (make_launcher(), {"userInfo": {"username": "jane"}}),
-    "nobody": (make_launcher(), {"userInfo": {}}),
-    "an account with KubeVirt's in its name": (
+    "no username": (make_launcher(), {"userInfo": {}}),
+    "similar account name": (
         make_launcher(),
         {"userInfo": {"username": "system:serviceaccount:default:not-kubevirt-controller"}},
     ),
-    "no account, by its name": (
+    "malformed account name": (
         make_launcher(),
         {"userInfo": {"username": "system:serviceaccount:a:b:kubevirt-controller"}},
     ),
-    "another controller of the cluster": (
+    "another cluster controller": (
         make_launcher(),
         {"userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"}},
     ),
@@ -306,30 +309,30 @@ FORGERIES: Mapping[str, tuple[Document, Document]] = {
 
 
 @pytest.mark.parametrize(("pod", "request_"), FORGERIES.values(), ids=FORGERIES)
-@pytest.mark.parametrize("there", [True, False], ids=["the VM is there", "there is no VM"])
+@pytest.mark.parametrize("vm_exists", [True, False], ids=["VM exists", "no VM"])
 @pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
-def test_forged_pod_is_given_nothing_and_learns_nothing(
-    point: Any, there: bool, pod: Document, request_: Document
+def test_forged_pod_is_skipped_without_a_lookup(
+    point: Any, vm_exists: bool, pod: Document, request_: Document
 ) -> None:
-    lookup = cluster(make_vm(RECORD)) if there else FakeLookup()
+    lookup = cluster(make_vm(RECORD)) if vm_exists else FakeLookup()
     assert point(sticky(lookup), pod, **request_) == Result(Code.SKIP)
     assert lookup.asked == []
 
 
-ELSEWHERE = "system:serviceaccount:openshift-cnv:kubevirt-controller"
+OTHER_ACCOUNT = "system:serviceaccount:openshift-cnv:kubevirt-controller"
 
 
-@pytest.mark.parametrize("there", [True, False], ids=["the VM is there", "there is no VM"])
+@pytest.mark.parametrize("vm_exists", [True, False], ids=["VM exists", "no VM"])
 @pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
-def test_kubevirt_in_a_namespace_that_the_configuration_does_not_name(
-    point: Any, *, there: bool
+def test_kubevirt_account_other_than_the_configured_one_is_rejected(
+    point: Any, *, vm_exists: bool
 ) -> None:
-    lookup = cluster(make_vm(RECORD)) if there else FakeLookup()
+    lookup = cluster(make_vm(RECORD)) if vm_exists else FakeLookup()
     plugin = sticky(lookup)
-    refused = point(plugin, make_launcher(), userInfo={"username": ELSEWHERE})
+    rejected = point(plugin, make_launcher(), userInfo={"username": OTHER_ACCOUNT})
 
-    assert refused == reject(
-        f"this pod of a VirtualMachineInstance is created by {ELSEWHERE}, but plugin sticky is "
+    assert rejected == reject(
+        f"this pod of a VirtualMachineInstance is created by {OTHER_ACCOUNT}, but plugin sticky is "
         "configured with account 'system:serviceaccount:kubevirt:kubevirt-controller': set the "
         "argument account to auto"
     )
@@ -338,27 +341,27 @@ def test_kubevirt_in_a_namespace_that_the_configuration_does_not_name(
         (make_launcher(owners=[]), {}),
         (make_launcher(), {"operation": "UPDATE", "old": make_launcher()}),
     ):
-        told = point(plugin, harmless, userInfo={"username": ELSEWHERE}, **fields)
-        assert told == Result(Code.SKIP)
+        result = point(plugin, harmless, userInfo={"username": OTHER_ACCOUNT}, **fields)
+        assert result == Result(Code.SKIP)
 
 
 @pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])
-def test_vms_of_namespaces_that_do_not_stick_start_by_any_account(point: Any) -> None:
+def test_any_account_may_create_pods_in_other_namespaces(point: Any) -> None:
     plugin = sticky(cluster(make_vm(RECORD)), namespaces=("elsewhere",))
 
-    assert point(plugin, make_launcher(), userInfo={"username": ELSEWHERE}) == Result(Code.SKIP)
+    assert point(plugin, make_launcher(), userInfo={"username": OTHER_ACCOUNT}) == Result(Code.SKIP)
 
 
 @pytest.mark.parametrize(("pod", "request_"), FORGERIES.values(), ids=FORGERIES)
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_forged_pod_with_the_finalizer_is_refused(
+def test_forged_pod_with_the_finalizer_is_rejected(
     point: str, pod: Document, request_: Document
 ) -> None:
     lookup = cluster(make_vm(RECORD))
     forged = {**pod, "metadata": {**pod["metadata"], "finalizers": [kubevirt.STICKY]}}
     review = read_review(forged, **{"userInfo": KUBEVIRT, **request_})
 
-    verdict = getattr(serving(lookup), point)(review, now_ms=0)
+    verdict = getattr(sticky_pipeline(lookup), point)(review, now_ms=0)
     assert verdict.message == (
         'finalizer "holdfast.dev/sticky" is reserved for Holdfast: remove it '
         "(a restore should leave out the pods of VMs)"
@@ -366,34 +369,34 @@ def test_forged_pod_with_the_finalizer_is_refused(
     assert lookup.asked == []
 
 
-def test_ephemeral_pod_with_the_finalizer_is_refused() -> None:
+def test_ephemeral_pod_with_the_finalizer_is_rejected() -> None:
     pod = make_launcher({kubevirt.EPHEMERAL_PROVISIONING: "true"}, finalizers=[kubevirt.STICKY])
     review = read_review(pod, userInfo=KUBEVIRT)
-    assert serving(cluster(make_vm())).mutate(review, now_ms=0).code is Code.REJECT
+    assert sticky_pipeline(cluster(make_vm())).mutate(review, now_ms=0).code is Code.REJECT
 
 
-def test_finalizer_is_not_added_by_an_update_even_of_kubevirts() -> None:
+def test_update_by_kubevirt_that_adds_the_finalizer_is_rejected() -> None:
     review = read_review(
         make_launcher(finalizers=[kubevirt.STICKY]),
         operation="UPDATE",
         old=make_launcher(),
         userInfo=KUBEVIRT,
     )
-    assert serving(cluster(make_vm())).validate(review, now_ms=0).code is Code.REJECT
+    assert sticky_pipeline(cluster(make_vm())).validate(review, now_ms=0).code is Code.REJECT
 
 
 @pytest.mark.parametrize("operation", ["UPDATE", "DELETE"])
-def test_only_creation_is_decided(operation: str) -> None:
+def test_update_and_delete_are_skipped_without_a_lookup(operation: str) -> None:
     lookup = cluster(make_vm(RECORD))
     assert mutate(sticky(lookup), operation=operation) == Result(Code.SKIP)
     assert validate(sticky(lookup), make_launcher(), operation=operation) == Result(Code.SKIP)
     assert lookup.asked == []
 
 
-# --- once more, and in the end -----------------------------------------------------------------
+# --- reinvocation and validation ---------------------------------------------------------------
 
 
-def serving(lookup: FakeLookup, args: str = "{}") -> AdmissionPipeline:
+def sticky_pipeline(lookup: FakeLookup, args: str = "{}") -> AdmissionPipeline:
     handle = Handle()
     handle.connect(lookup=lookup)
     return make_pipeline(STICKY_ALONE % args, handle=handle)
@@ -406,19 +409,19 @@ def patched(pipeline: AdmissionPipeline, pod: Document) -> Document:
     return made
 
 
-def test_reinvocation_changes_nothing_more() -> None:
-    pipeline = serving(cluster(make_vm(RECORD)))
+def test_reinvocation_is_idempotent() -> None:
+    pipeline = sticky_pipeline(cluster(make_vm(RECORD)))
     once = patched(pipeline, make_launcher())
     assert patched(pipeline, once) == once
     accepted = pipeline.validate(read_review(once, userInfo=KUBEVIRT), now_ms=0)
     assert accepted == Verdict(Code.SUCCESS, (), [], [])
 
 
-def test_what_mutate_wrote_into_any_usual_pod_is_valid() -> None:
+def test_mutated_pods_are_valid() -> None:
     for vm in (make_vm(), make_vm(RECORD), make_vm({kubevirt.STICKY: "false"})):
         for pod in (make_launcher(), make_launcher({kubevirt.EPHEMERAL_PROVISIONING: ""})):
             for args in ("{}", "{affinity: preferred}"):
-                pipeline = serving(cluster(vm), args)
+                pipeline = sticky_pipeline(cluster(vm), args)
                 review = read_review(patched(pipeline, pod), userInfo=KUBEVIRT)
                 assert pipeline.validate(review, now_ms=0).code is Code.SUCCESS
 
@@ -430,13 +433,13 @@ LOST = (
 BOTH = 'finalizer holdfast.dev/sticky and required node affinity "metadata.name In [node-1]"'
 
 
-def test_pod_that_lost_all_of_it_is_refused() -> None:
+def test_pod_without_finalizer_and_node_affinity_is_rejected() -> None:
     result = validate(sticky(cluster(make_vm(RECORD))), make_launcher())
     assert result == Result(Code.REJECT, (), LOST % BOTH)
 
 
-def test_pod_that_lost_the_pin_in_one_term_is_refused() -> None:
-    pod = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+def test_pod_without_the_node_in_one_term_is_rejected() -> None:
+    pod = patched(sticky_pipeline(cluster(make_vm(RECORD))), make_launcher())
     affinity = pod["spec"]["affinity"]["nodeAffinity"]
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     terms.append({"matchExpressions": [{"key": "a", "operator": "Exists"}]})
@@ -445,15 +448,15 @@ def test_pod_that_lost_the_pin_in_one_term_is_refused() -> None:
     assert result.reason == LOST % 'required node affinity "metadata.name In [node-1]"'
 
 
-def test_vm_that_was_given_another_node_meanwhile_is_not_let_through_to_the_old_one() -> None:
-    pod = patched(serving(cluster(make_vm(RECORD))), make_launcher())
+def test_pod_that_requires_an_outdated_node_is_rejected() -> None:
+    pod = patched(sticky_pipeline(cluster(make_vm(RECORD))), make_launcher())
     other = {**RECORD, kubevirt.STICKY_NODE: "node-2"}
     result = validate(sticky(cluster(make_vm(other))), pod)
     assert result.reason == LOST % 'required node affinity "metadata.name In [node-2]"'
 
 
 def named(*nodes: str) -> Document:
-    """Make a term of one requirement of a name for each node."""
+    """Return a node selector term with one name requirement per node."""
     return {
         "matchFields": [
             {"key": "metadata.name", "operator": "In", "values": [node]} for node in nodes
@@ -462,7 +465,7 @@ def named(*nodes: str) -> Document:
 
 
 def requiring(*terms: Document) -> Document:
-    """Make a launcher pod that was seen to, with these terms in the place of KubeVirt's."""
+    """Return a mutated launcher pod with these terms instead of KubeVirt's."""
     pod = make_launcher(finalizers=[kubevirt.STICKY])
     required = {"nodeSelectorTerms": list(terms)}
     pod["spec"]["affinity"]["nodeAffinity"] = {
@@ -478,10 +481,10 @@ CONTRADICTION = (
 )
 
 
-def test_pod_that_was_given_two_nodes_is_refused() -> None:
-    """Reinvoked after somebody has changed the record, `mutate` adds the other one."""
-    once = patched(serving(cluster(make_vm(RECORD))), make_launcher())
-    pipeline = serving(cluster(make_vm({**RECORD, kubevirt.STICKY_NODE: "node-2"})))
+def test_pod_that_requires_two_nodes_is_rejected() -> None:
+    """If the record changes before a reinvocation, `mutate` adds the second node."""
+    once = patched(sticky_pipeline(cluster(make_vm(RECORD))), make_launcher())
+    pipeline = sticky_pipeline(cluster(make_vm({**RECORD, kubevirt.STICKY_NODE: "node-2"})))
     twice = patched(pipeline, once)
 
     verdict = pipeline.validate(read_review(twice, userInfo=KUBEVIRT), now_ms=0)
@@ -494,24 +497,24 @@ def test_pod_that_was_given_two_nodes_is_refused() -> None:
 @pytest.mark.parametrize(
     ("terms", "code"),
     [
-        pytest.param([named("node-1")], Code.SUCCESS, id="one"),
-        pytest.param([named("node-2", "node-1")], Code.REJECT, id="another's"),
+        pytest.param([named("node-1")], Code.SUCCESS, id="one node"),
+        pytest.param([named("node-2", "node-1")], Code.REJECT, id="two nodes"),
         pytest.param(
-            [named("node-2", "node-1"), named("node-1")], Code.SUCCESS, id="a term that can be met"
+            [named("node-2", "node-1"), named("node-1")], Code.SUCCESS, id="one satisfiable term"
         ),
         pytest.param(
             [named("node-2", "node-1"), named("node-3", "node-1"), {}],
             Code.REJECT,
-            id="no term that can be met",
+            id="no satisfiable term",
         ),
-        pytest.param([{}], Code.SUCCESS, id="empty terms alone are KubeVirt's own matter"),
+        pytest.param([{}], Code.SUCCESS, id="only an empty term"),
     ],
 )
-def test_pod_is_refused_where_no_node_has_all_its_names(terms: list[Any], code: Code) -> None:
+def test_unsatisfiable_node_names_are_rejected(terms: list[Any], code: Code) -> None:
     assert validate(sticky(cluster(make_vm(RECORD))), requiring(*terms)).code is code
 
 
-def test_names_are_no_matter_where_the_node_is_preferred_or_left_to_a_migration() -> None:
+def test_unsatisfiable_node_names_are_allowed_if_preferred_or_migrating() -> None:
     pod = requiring(named("node-2", "node-3"))
     preferring = sticky(cluster(make_vm(RECORD)), affinity="preferred")
     assert validate(preferring, pod).code is Code.SUCCESS
@@ -521,26 +524,26 @@ def test_names_are_no_matter_where_the_node_is_preferred_or_left_to_a_migration(
     assert validate(running, pod).code is Code.SUCCESS
 
 
-def test_of_many_names_some_are_told() -> None:
+def test_message_lists_only_some_of_many_node_names() -> None:
     names = [*(f"node-{number}" for number in range(9)), "node-1"]
     reason = validate(sticky(cluster(make_vm(RECORD))), requiring(named(*names))).reason
     assert '"metadata.name In [node-2]" and 6 more: correct' in reason
 
 
-def test_preference_may_be_lost_but_not_the_finalizer() -> None:
+def test_missing_preference_is_allowed_but_missing_finalizer_is_not() -> None:
     plugin = sticky(cluster(make_vm(RECORD)), affinity="preferred")
     assert validate(plugin, make_launcher(finalizers=[kubevirt.STICKY])).code is Code.SUCCESS
     assert validate(plugin, make_launcher()).reason == LOST % "finalizer holdfast.dev/sticky"
 
 
-# --- whom it concerns --------------------------------------------------------------------------
+# --- matching ----------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
         pytest.param(make_pod(), False, id="a pod"),
-        pytest.param(make_pod({"delay": "15"}), False, id="a pod that asks for something else"),
+        pytest.param(make_pod({"delay": "15"}), False, id="a pod with a delay"),
         pytest.param(make_launcher(), True, id="a launcher pod"),
         *(
             pytest.param(pod, not name.startswith(("an owner", "a hotplug", "labels")), id=name)
@@ -548,11 +551,11 @@ def test_preference_may_be_lost_but_not_the_finalizer() -> None:
         ),
     ],
 )
-def test_pods_of_vmis_alone_may_block(pod: Document, expected: bool) -> None:
+def test_only_pods_of_vmis_may_block(pod: Document, expected: bool) -> None:
     assert make_pipeline().may_block(read_review(pod)) is expected
 
 
-def test_match_is_about_pods_and_not_about_templates() -> None:
+def test_match_covers_pods_but_not_templates() -> None:
     plugin = Sticky(StickyArgs())
     assert plugin.match("object.spec.template") == "false"
     assert plugin.match("object") == (
@@ -562,7 +565,7 @@ def test_match_is_about_pods_and_not_about_templates() -> None:
     )
 
 
-def test_other_namespaces_are_not_even_sent_where_some_are_named() -> None:
+def test_match_is_limited_to_the_configured_namespaces() -> None:
     plugin = Sticky(StickyArgs(namespaces=("a", "b")))
     everywhere = Sticky(StickyArgs()).match("object")
     assert plugin.match("object") == f"{everywhere} && request.namespace in ['a', 'b']"
@@ -571,7 +574,7 @@ def test_other_namespaces_are_not_even_sent_where_some_are_named() -> None:
         assert plugin.concerns(Pod.of(make_launcher(namespace=namespace))) is expected
 
 
-def test_controller_stands_wherever_it_stands_among_the_owners() -> None:
+def test_controller_is_found_at_any_position_among_the_owners() -> None:
     others = [owner_of("Deployment", "d", "u", api_version="apps/v1", controller=False)]
     launcher = Pod.of(make_launcher(owners=[*others, owner_of(kubevirt.VMI, "vm", VMI_UID)]))
     found = kubevirt.controller_of(launcher.metadata, kubevirt.VMI)
@@ -580,11 +583,13 @@ def test_controller_stands_wherever_it_stands_among_the_owners() -> None:
     assert kubevirt.controller_of(Metadata(), kubevirt.VMI) is None
 
 
-# --- the VM itself, as it is written -----------------------------------------------------------
+# --- validating VMs ----------------------------------------------------------------------------
 
 KIND = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
-NO_ANSWER = 'metadata: annotation holdfast.dev/sticky: invalid value "%s": use "true" or "false"'
-NO_NODE = (
+INVALID_VALUE = (
+    'metadata: annotation holdfast.dev/sticky: invalid value "%s": use "true" or "false"'
+)
+INVALID_NODE = (
     'metadata: annotation %s: invalid value "%s": use a node name, or remove the '
     "annotation to let the VM start anywhere"
 )
@@ -594,48 +599,51 @@ NO_NODE = (
     ("annotations", "args", "expected"),
     [
         pytest.param(None, "{}", [], id="none"),
-        pytest.param({kubevirt.STICKY: "true", **RECORD}, "{}", [], id="good ones"),
-        pytest.param({kubevirt.STICKY: "True"}, "{}", [NO_ANSWER % "True"], id="True"),
+        pytest.param({kubevirt.STICKY: "true", **RECORD}, "{}", [], id="valid"),
+        pytest.param({kubevirt.STICKY: "True"}, "{}", [INVALID_VALUE % "True"], id="True"),
         pytest.param(
             {kubevirt.STICKY_NODE: "Node 1"},
             "{}",
-            [NO_NODE % (kubevirt.STICKY_NODE, "Node 1")],
-            id="no name",
+            [INVALID_NODE % (kubevirt.STICKY_NODE, "Node 1")],
+            id="invalid node name",
         ),
         pytest.param(
             {kubevirt.STICKY: "no", kubevirt.STICKY_NODE: "_"},
             "{}",
             [
-                NO_ANSWER % "no"
+                INVALID_VALUE % "no"
                 + "; "
-                + (NO_NODE % (kubevirt.STICKY_NODE, "_"))[len("metadata: ") :]
+                + (INVALID_NODE % (kubevirt.STICKY_NODE, "_"))[len("metadata: ") :]
             ],
             id="both",
         ),
         pytest.param(
-            {LEGACY: "_"}, f"{{nodeAnnotation: {LEGACY}}}", [NO_NODE % (LEGACY, "_")], id="legacy"
+            {LEGACY: "_"},
+            f"{{nodeAnnotation: {LEGACY}}}",
+            [INVALID_NODE % (LEGACY, "_")],
+            id="legacy",
         ),
         pytest.param({LEGACY: "_"}, "{}", [], id="another key"),
     ],
 )
-def test_vm_is_checked_where_it_is_written(
+def test_vm_annotations_are_validated(
     annotations: Mapping[str, str] | None, args: str, expected: list[str]
 ) -> None:
     review = read_review(make_vm(annotations), kind=KIND)
-    verdict = serving(FakeLookup(), args).validate(review, now_ms=0)
+    verdict = sticky_pipeline(FakeLookup(), args).validate(review, now_ms=0)
     assert list(verdict.reasons) == expected
     assert (verdict.code is Code.REJECT) == bool(expected)
 
 
-def test_only_what_an_update_changes_is_checked() -> None:
-    """Or the controller could record nothing on a VM that was let through with a bad value."""
+def test_update_validates_only_changed_annotations() -> None:
+    """Otherwise the controller could not record a node on a VM with an invalid annotation."""
     old = make_vm({kubevirt.STICKY: "maybe"})
     new = make_vm({kubevirt.STICKY: "maybe", **RECORD})
     review = read_review(new, kind=KIND, operation="UPDATE", old=old)
-    assert serving(FakeLookup()).validate(review, now_ms=0).code is Code.SUCCESS
+    assert sticky_pipeline(FakeLookup()).validate(review, now_ms=0).code is Code.SUCCESS
 
     worse = read_review(make_vm({kubevirt.STICKY: "no"}), kind=KIND, operation="UPDATE", old=old)
-    assert serving(FakeLookup()).validate(worse, now_ms=0).reasons == [NO_ANSWER % "no"]
+    assert sticky_pipeline(FakeLookup()).validate(worse, now_ms=0).reasons == [INVALID_VALUE % "no"]
 
 
 COPIED = {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: "another"}
@@ -646,43 +654,41 @@ IGNORED = (
 
 
 @pytest.mark.parametrize(
-    ("before", "after", "counts"),
+    ("before", "after", "effective"),
     [
         pytest.param(COPIED, {**COPIED, kubevirt.STICKY_NODE: "node-2"}, False, id="a clone's"),
-        pytest.param(
-            {kubevirt.STICKY_NODE_UID: "another"}, COPIED, False, id="a clone's that was cleared"
-        ),
+        pytest.param({kubevirt.STICKY_NODE_UID: "another"}, COPIED, False, id="a cleared clone's"),
         pytest.param(COPIED, {kubevirt.STICKY_NODE: "node-2"}, True, id="without the UID"),
         pytest.param(COPIED, RECORD, True, id="recorded"),
-        pytest.param(RECORD, COPIED, True, id="restored: a copy, as at creation"),
+        pytest.param(RECORD, COPIED, True, id="restored from a copy"),
         pytest.param(COPIED, {kubevirt.STICKY_NODE_UID: "another"}, True, id="removed"),
-        pytest.param(COPIED, {**COPIED, kubevirt.STICKY: "true"}, True, id="left as it was"),
+        pytest.param(COPIED, {**COPIED, kubevirt.STICKY: "true"}, True, id="unchanged"),
         pytest.param(RECORD, {**RECORD, kubevirt.STICKY_NODE: "node-2"}, True, id="a VM's own"),
     ],
 )
-def test_a_node_that_would_not_count_is_refused_where_it_is_written(
-    before: dict[str, str], after: dict[str, str], counts: bool
+def test_node_that_would_be_ignored_on_a_clone_is_rejected(
+    before: dict[str, str], after: dict[str, str], effective: bool
 ) -> None:
     old, new = make_vm(before), make_vm(after)
     review = read_review(new, kind=KIND, operation="UPDATE", old=old)
-    verdict = serving(FakeLookup()).validate(review, now_ms=0)
-    expected = [] if counts else [IGNORED % after[kubevirt.STICKY_NODE]]
+    verdict = sticky_pipeline(FakeLookup()).validate(review, now_ms=0)
+    expected = [] if effective else [IGNORED % after[kubevirt.STICKY_NODE]]
     assert list(verdict.reasons) == expected
-    created = serving(FakeLookup()).validate(read_review(new, kind=KIND), now_ms=0)
+    created = sticky_pipeline(FakeLookup()).validate(read_review(new, kind=KIND), now_ms=0)
     assert created.code is Code.SUCCESS
 
 
-def test_template_and_vm_are_told_of_together() -> None:
+def test_errors_in_template_and_vm_are_reported_together() -> None:
     vm = make_vm({kubevirt.STICKY: "maybe"})
     vm["spec"]["template"]["metadata"] = {"annotations": {"delay": "soon"}}
     verdict = make_pipeline().validate(read_review(vm, kind=KIND), now_ms=0)
     template, own = verdict.reasons
     assert template.startswith('spec.template.metadata: annotation delay: invalid value "soon"')
-    assert own == NO_ANSWER % "maybe"
+    assert own == INVALID_VALUE % "maybe"
 
 
-def test_vms_are_sent_for_their_own_annotations() -> None:
-    profiles = serving(FakeLookup()).profiles
+def test_match_conditions_cover_annotations_of_vms() -> None:
+    profiles = sticky_pipeline(FakeLookup()).profiles
     assert conditions.create_condition(profiles, "object.spec.template") == (
         "(request.kind.kind == 'VirtualMachine' && has(object.metadata.annotations) && "
         "('holdfast.dev/sticky' in object.metadata.annotations || "
@@ -698,7 +704,7 @@ def test_vms_are_sent_for_their_own_annotations() -> None:
     assert conditions.create_condition(profiles, "object.spec.jobTemplate.spec.template") == "false"
 
 
-# --- records that an update erases -------------------------------------------------------------
+# --- records erased by an update ---------------------------------------------------------------
 
 OWN_UID = {kubevirt.STICKY_NODE_UID: VM_UID}
 
@@ -715,16 +721,16 @@ OWN_UID = {kubevirt.STICKY_NODE_UID: VM_UID}
             {**RECORD, kubevirt.STICKY_NODE: "node-2"},
             id="the UID, with another node in the template",
         ),
-        pytest.param({"team": "a"}, None, None, id="nothing"),
-        pytest.param(None, None, None, id="nothing of nothing"),
+        pytest.param({"team": "a"}, None, None, id="no record"),
+        pytest.param(None, None, None, id="no annotations"),
     ],
 )
-def test_record_that_an_update_erases_is_restored(
+def test_record_erased_by_an_update_is_restored(
     old: dict[str, str] | None, new: dict[str, str] | None, restored: dict[str, str] | None
 ) -> None:
     vm = make_vm(new)
     review = read_review(vm, kind=KIND, operation="UPDATE", old=make_vm(old))
-    verdict = serving(FakeLookup()).mutate(review, now_ms=0)
+    verdict = sticky_pipeline(FakeLookup()).mutate(review, now_ms=0)
     changed = apply_patch(vm, patch(review.target, verdict.edits))
 
     assert changed == make_vm(restored)
@@ -734,11 +740,11 @@ def test_record_that_an_update_erases_is_restored(
 def test_record_is_restored_without_a_lookup() -> None:
     lookup = FakeLookup()
     review = read_review(make_vm(), kind=KIND, operation="UPDATE", old=make_vm(RECORD))
-    serving(lookup).mutate(review, now_ms=0)
+    sticky_pipeline(lookup).mutate(review, now_ms=0)
     assert lookup.asked == []
 
 
-def test_updates_that_may_erase_a_record_are_sent() -> None:
+def test_match_condition_for_updates_that_may_erase_a_record() -> None:
     owners = "oldObject.metadata.ownerReferences"
     assert sticky(FakeLookup(), account=AUTO).restore_match() == (
         "(request.userInfo.username.startsWith('system:serviceaccount:') "
@@ -756,7 +762,7 @@ def test_updates_that_may_erase_a_record_are_sent() -> None:
     assert f"['{LEGACY}', 'holdfast.dev/sticky-node-uid']" in limited
 
 
-# --- arguments and start -----------------------------------------------------------------------
+# --- arguments and startup ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -768,26 +774,26 @@ def test_updates_that_may_erase_a_record_are_sent() -> None:
                 'nodeAnnotation: "a b" is not a valid annotation key: use one like '
                 "example.com/sticky-node"
             ),
-            id="no key",
+            id="invalid key",
         ),
         pytest.param(
             {"node_annotation": "holdfast.dev/sticky"},
             "nodeAnnotation: 'holdfast.dev/sticky' is reserved: use another key",
-            id="a key of ours",
+            id="reserved key",
         ),
         pytest.param(
             {"namespaces": ("a", "B")},
             'namespaces[1]: "B" is not a valid namespace: use a name like default',
-            id="no namespace",
+            id="invalid namespace",
         ),
         pytest.param(
             {"account": ""},
             "account: must not be empty: use auto, or name the account of virt-controller",
-            id="nobody",
+            id="empty account",
         ),
     ],
 )
-def test_arguments_that_make_no_sense(args: dict[str, Any], expected: str) -> None:
+def test_invalid_arguments(args: dict[str, Any], expected: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         Sticky(StickyArgs(**args))
     assert str(caught.value) == expected
@@ -803,7 +809,7 @@ IDLE = "plugin sticky: KubeVirt is not installed; idle until it is"
         pytest.param([status_error(404)], [IDLE], id="without"),
     ],
 )
-def test_start_says_once_where_there_is_no_kubevirt(
+def test_missing_kubevirt_is_logged_at_startup(
     failures: list[Exception], expected: list[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.plugins")
@@ -814,7 +820,7 @@ def test_start_says_once_where_there_is_no_kubevirt(
     assert [record.getMessage() for record in caplog.records] == expected
 
 
-def test_start_that_cannot_start_plugins_raises() -> None:
+def test_start_raises_if_the_lookup_fails() -> None:
     lookup = FakeLookup()
     lookup.failures.append(status_error(503))
     with pytest.raises(ClusterError):

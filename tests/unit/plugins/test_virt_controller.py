@@ -1,4 +1,4 @@
-"""Which account creates the pods of VMs."""
+"""The service account that creates the pods of VMs."""
 
 from typing import Any
 
@@ -30,7 +30,7 @@ def groups(*names: str) -> dict[str, Any]:
 
 
 def kinds(*names: str) -> dict[str, Any]:
-    """Make the discovery list of these kinds of KubeVirt's."""
+    """Make the discovery list of these KubeVirt kinds."""
     return {KINDS: {"resources": [{"name": name} for name in names]}}
 
 
@@ -45,10 +45,10 @@ class Finder:
 @pytest.mark.parametrize(
     ("objects", "account"),
     [
-        pytest.param(installed("openshift-cnv"), CNV, id="by the KubeVirt object"),
-        pytest.param(installed("openshift-cnv", "other"), CNV, id="the oldest counts"),
-        pytest.param({}, kubevirt.CONTROLLER_ACCOUNT, id="none is served"),
-        pytest.param({LIST: {"items": None}}, kubevirt.CONTROLLER_ACCOUNT, id="there is none"),
+        pytest.param(installed("openshift-cnv"), CNV, id="from the KubeVirt object"),
+        pytest.param(installed("openshift-cnv", "other"), CNV, id="oldest of two"),
+        pytest.param({}, kubevirt.CONTROLLER_ACCOUNT, id="kind not served"),
+        pytest.param({LIST: {"items": None}}, kubevirt.CONTROLLER_ACCOUNT, id="no objects"),
     ],
 )
 def test_account_is_in_kubevirts_namespace(objects: dict[str, Any], account: str) -> None:
@@ -74,7 +74,7 @@ def test_configured_account_is_not_looked_up() -> None:
         pytest.param(1, kinds("virtualmachines"), [LIST, KINDS], id="no such kind"),
     ],
 )
-def test_kind_that_is_not_listed_counts_as_no_kubevirt(
+def test_missing_kind_means_kubevirt_is_not_installed(
     failures: int, objects: dict[str, Any], asked: list[str]
 ) -> None:
     finder = Finder(objects)
@@ -94,7 +94,7 @@ def test_kind_that_is_not_listed_counts_as_no_kubevirt(
         pytest.param([status_error(404)] * 2, {GROUPS: {}}, id="another response"),
     ],
 )
-def test_lookup_that_fails_does_not_count_as_no_kubevirt(
+def test_failed_lookup_does_not_mean_kubevirt_is_not_installed(
     failures: list[Exception], objects: dict[str, Any]
 ) -> None:
     finder = Finder(objects)

@@ -40,24 +40,24 @@ from tests.support.window_values import WINDOWS, WindowRefusal
 
 NIGHT = NamedWindow(name="night", open=("22:00-06:00",), time_zone="Europe/Berlin")
 OPEN_HOURS = "12:00-13:00"
-"""Open at the builders' time of creation, which is 12:00 UTC."""
+"""Hours that include the creation time of the builders' pods, 12:00 UTC."""
 
 
 def window_of(*windows: NamedWindow, **args: Any) -> Window:
     return Window(WindowArgs(windows=windows, **args))
 
 
-def ask(point: str, text: str | None, plugin: Window | None = None, **fields: Any) -> Result:
+def call(point: str, text: str | None, plugin: Window | None = None, **fields: Any) -> Result:
     review = read_review(make_pod({} if text is None else {KEY: text}, **fields))
-    asked = getattr(plugin or window_of(NIGHT), point)
-    result: Result = asked(review.pod, Context(review, "*", CREATED_MS))
+    method = getattr(plugin or window_of(NIGHT), point)
+    result: Result = method(review.pod, Context(review, "*", CREATED_MS))
     return result
 
 
 @pytest.mark.parametrize("row", WINDOWS, ids=lambda row: f"{row.value[:30]}")
 @pytest.mark.parametrize("point", ["mutate", "validate"])
 def test_values(row: Any, point: str) -> None:
-    result = ask(point, row.value, window_of(max_delay="10000h"), gates=[GATE])
+    result = call(point, row.value, window_of(max_delay="10000h"), gates=[GATE])
 
     if isinstance(row.outcome, WindowRefusal):
         assert result.code is Code.REJECT
@@ -67,33 +67,33 @@ def test_values(row: Any, point: str) -> None:
         assert result.code is Code.SUCCESS
 
 
-def test_pod_with_a_window_gets_the_gate_also_while_it_is_open() -> None:
-    assert ask("mutate", None) == skip()
+def test_pod_gets_the_gate_even_while_its_window_is_open() -> None:
+    assert call("mutate", None) == skip()
     for text in ("night", OPEN_HOURS, "Sat 10:00-11:00"):
-        assert ask("mutate", text) == success(AddGate(GATE))
-    assert ask("mutate", OPEN_HOURS, node="n1").edits == ()
-    assert "is missing although" in ask("validate", OPEN_HOURS).reason
+        assert call("mutate", text) == success(AddGate(GATE))
+    assert call("mutate", OPEN_HOURS, node="n1").edits == ()
+    assert "is missing although" in call("validate", OPEN_HOURS).reason
 
 
-def test_window_that_opens_too_late_is_rejected_with_its_opening() -> None:
+def test_window_that_opens_after_max_delay_is_rejected() -> None:
     soon = window_of(max_delay="5h")
 
-    assert ask("mutate", "17:00-18:00", soon).code is Code.SUCCESS
-    assert ask("mutate", "17:01-18:00", soon).reason == (
+    assert call("mutate", "17:00-18:00", soon).code is Code.SUCCESS
+    assert call("mutate", "17:01-18:00", soon).reason == (
         f'annotation {KEY}: "17:01-18:00": the window opens at 2026-03-01T17:01:00Z, more than '
         "maxDelay=5h after the pod's creation: use a window that opens earlier, or ask an admin to "
         "raise maxDelay"
     )
-    assert ask("validate", "17:01-18:00", soon, gates=[GATE]).code is Code.REJECT
+    assert call("validate", "17:01-18:00", soon, gates=[GATE]).code is Code.REJECT
 
 
-def test_unknown_name_is_rejected_with_those_there_are() -> None:
+def test_unknown_window_is_rejected_with_the_configured_names() -> None:
     expected = f'annotation {KEY}: there is no window "nights"; configured: night; or use windows'
-    assert ask("mutate", "nights").reason.startswith(expected)
-    assert '"nights"; configured: none; or' in ask("mutate", "nights", window_of()).reason
-    assert ask("mutate", "Mon-Fry").reason.startswith(expected.replace("nights", "Mon-Fry"))
-    assert "have no hours" in ask("mutate", "Mon-Fri").reason
-    assert ask("mutate", "night2").reason.endswith("; or name one of: night")
+    assert call("mutate", "nights").reason.startswith(expected)
+    assert '"nights"; configured: none; or' in call("mutate", "nights", window_of()).reason
+    assert call("mutate", "Mon-Fry").reason.startswith(expected.replace("nights", "Mon-Fry"))
+    assert "have no hours" in call("mutate", "Mon-Fri").reason
+    assert call("mutate", "night2").reason.endswith("; or name one of: night")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +131,7 @@ def test_pod_is_held_until_the_window_opens() -> None:
     )
 
 
-def test_pods_that_wait_for_a_window_share_its_beginning_out_by_their_jitter() -> None:
+def test_jitter_spreads_pods_after_the_window_opens() -> None:
     plugin = window_of(NIGHT)
     opens_ms = CREATED_MS + 9 * HOUR
     pods = [pod_of("night", JITTER, "1h", uid=str(number)) for number in range(200)]
@@ -154,12 +154,12 @@ def test_jitter_ends_with_the_window() -> None:
 
 
 @pytest.mark.parametrize("value", ["1h", "soon"])
-def test_jitter_of_a_pod_created_while_the_window_is_open_counts_once(value: str) -> None:
+def test_jitter_is_ignored_for_a_pod_created_in_an_open_window(value: str) -> None:
     assert window_of().permit(pod_of(OPEN_HOURS, JITTER, value), CREATED_MS) == Allow()
 
 
-def test_many_windows_that_never_close_cost_little() -> None:
-    """A pod may ask for any windows, and is asked about again whenever it changes."""
+def test_many_windows_that_never_close_are_cheap() -> None:
+    """Users choose the windows, and each change of a pod evaluates them again."""
     places = "Abidjan Accra Bamako Banjul Bissau Conakry Dakar Freetown Lome Monrovia Nouakchott"
     zones = [f"Africa/{place}" for place in [*places.split(), "Ouagadougou"]]
     text = ", ".join(
@@ -171,7 +171,7 @@ def test_many_windows_that_never_close_cost_little() -> None:
     assert 500 < steps[0] < 50_000  # 5,000,000 with a search over 400 days
 
 
-def test_window_that_never_closes_has_no_beginning() -> None:
+def test_jitter_is_ignored_for_a_window_that_never_closes() -> None:
     assert window_of().permit(pod_of("00:00-24:00", JITTER, "1h"), CREATED_MS) == Allow()
 
 
@@ -184,7 +184,7 @@ def test_pod_with_an_invalid_window_stays_held(text: str) -> None:
     assert answer.problem.endswith(": held until the annotation is corrected")
 
 
-def test_delay_and_window_both_count() -> None:
+def test_delay_and_window_both_apply() -> None:
     decider = decider_of(make_delay(), window_of())
     gates = ["holdfast.dev/delay", GATE]
     for delay, due_ms in (("30m", 30 * MINUTE), ("1h", 24 * HOUR), ("23h", 24 * HOUR)):
@@ -194,7 +194,7 @@ def test_delay_and_window_both_count() -> None:
     assert instant(CREATED_MS) == "2026-03-01T12:00:00Z"
 
 
-def test_clock_that_steps_over_the_edges_releases_only_inside() -> None:
+def test_clock_steps_release_pods_only_inside_the_window() -> None:
     plugin, pod = window_of(), pod_of(OPEN_HOURS)
     opens, closes = CREATED_MS, CREATED_MS + HOUR
     tomorrow = Wait(opens + 24 * HOUR, f"opens at {instant(opens + 24 * HOUR)}")
@@ -206,7 +206,7 @@ def test_clock_that_steps_over_the_edges_releases_only_inside() -> None:
     assert plugin.permit(pod, opens + 24 * HOUR) == Allow()
 
 
-def test_thousands_of_different_windows_are_kept_in_bounded_memory() -> None:
+def test_cache_of_parsed_windows_is_bounded() -> None:
     plugin = window_of()
     for number in range(1_440):
         plugin.permit(pod_of(f"{number // 60}:{number % 60:02}-24:00"), CREATED_MS)
@@ -214,7 +214,7 @@ def test_thousands_of_different_windows_are_kept_in_bounded_memory() -> None:
     assert before <= 1_024
     for number in range(100):
         plugin.permit(pod_of("Mon 10:00-11:00," * 10_000 + str(number)), CREATED_MS)
-    assert window._parse.cache_info().currsize == before  # invalid ones are not kept
+    assert window._parse.cache_info().currsize == before  # invalid windows are not cached
 
 
 @pytest.mark.parametrize(
@@ -238,11 +238,11 @@ def warnings_about(kind: str, text: str, after_ms: int = 0, **spec: Any) -> list
     if kind == "CronJob":
         made = {"spec": {"jobTemplate": made}}
     found = read_review(made, kind={"group": "batch", "version": "v1", "kind": kind})
-    asked = window_of().validate(found.pod, Context(found, "*", CREATED_MS + after_ms))
-    return list(asked.warnings)
+    result = window_of().validate(found.pod, Context(found, "*", CREATED_MS + after_ms))
+    return list(result.warnings)
 
 
-def test_deadline_that_expires_before_the_window_opens() -> None:
+def test_deadline_before_the_window_opens_gets_a_warning() -> None:
     late = "spec.activeDeadlineSeconds=20"
     rounds = {"completions": 9, "parallelism": 1, "activeDeadlineSeconds": 7_201}
     assert warnings_about("Job", "14:00-15:00", activeDeadlineSeconds=20) == [

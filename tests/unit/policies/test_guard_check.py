@@ -1,4 +1,4 @@
-"""The guard, as the controller tries it at its start."""
+"""The check of the guard that the controller runs at startup."""
 
 from __future__ import annotations
 
@@ -26,9 +26,9 @@ def measured(api: FakeApi) -> float:
     ("error", "expected"),
     [
         pytest.param(None, 0.0, id="accepted"),
-        pytest.param(ApiStatusError(DENIED, status=422), 1.0, id="refused"),
-        pytest.param(status_error(403), math.nan, id="no right to try it"),
-        pytest.param(UnreachableError("no route"), math.nan, id="API server away"),
+        pytest.param(ApiStatusError(DENIED, status=422), 1.0, id="rejected"),
+        pytest.param(status_error(403), math.nan, id="forbidden"),
+        pytest.param(UnreachableError("no route"), math.nan, id="API server unreachable"),
     ],
 )
 def test_measure(error: Exception | None, expected: float) -> None:

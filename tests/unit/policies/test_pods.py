@@ -23,7 +23,7 @@ from holdfast.webhook.runtime import pipelines
 
 SHIPPED = Path(__file__).parents[3] / "manifests" / "guard" / "policies.yaml"
 
-ODD_KEYS = b"""
+CUSTOM_KEYS = b"""
 apiVersion: holdfast.dev/v1beta1
 kind: HoldfastConfiguration
 profiles:
@@ -63,23 +63,23 @@ def policy(name: str, where: InstallationNames | None = None) -> dict[str, Any]:
     return found
 
 
-def test_the_manifest_that_ships_is_the_default_configurations() -> None:
+def test_shipped_manifest_matches_the_default_configuration() -> None:
     generated = manifest(pod_policies.policies(profiles()))
     assert SHIPPED.read_text() == generated, (
-        "manifests/guard/policies.yaml is not what the default configuration makes; regenerate: "
+        "manifests/guard/policies.yaml differs from the default configuration; regenerate it: "
         ".venv/bin/holdfast policies > manifests/guard/policies.yaml"
     )
 
 
-def test_the_command_prints_what_the_configuration_makes(tmp_path: Path) -> None:
+def test_command_prints_the_policies_of_the_configuration(tmp_path: Path) -> None:
     file = tmp_path / "holdfast.yaml"
-    file.write_bytes(ODD_KEYS)
+    file.write_bytes(CUSTOM_KEYS)
     result = CliRunner().invoke(cli, ["policies", "--config", str(file)])
     assert result.exit_code == 0
-    assert list(yaml.safe_load_all(result.output)) == pod_policies.policies(profiles(ODD_KEYS))
+    assert list(yaml.safe_load_all(result.output)) == pod_policies.policies(profiles(CUSTOM_KEYS))
 
 
-def test_every_policy_is_bound_denies_and_fails_closed() -> None:
+def test_every_policy_is_bound_and_fails_closed() -> None:
     made = pod_policies.policies(profiles())
     names = [
         "holdfast-hold",
@@ -100,8 +100,8 @@ def test_every_policy_is_bound_denies_and_fails_closed() -> None:
     ]
 
 
-def test_keys_of_every_profile_decide_with_the_hint_and_the_profile() -> None:
-    assert pod_policies.deciding_keys(profiles(ODD_KEYS)) == [
+def test_deciding_keys_cover_every_profile() -> None:
+    assert pod_policies.deciding_keys(profiles(CUSTOM_KEYS)) == [
         "example.com/wait",
         "holdfast.dev/not-before",
         "holdfast.dev/jitter",
@@ -119,14 +119,14 @@ def test_keys_of_every_profile_decide_with_the_hint_and_the_profile() -> None:
     ]
 
 
-def test_pods_are_kept_held_whose_plugin_is_disabled_by_now() -> None:
+def test_deciding_keys_include_disabled_plugins() -> None:
     keys = pod_policies.deciding_keys(profiles(WITHOUT_DELAY))
     assert {"holdfast.dev/delay", "delay", "holdfast.dev/not-before", "holdfast.dev/jitter"} <= {
         *keys
     }
 
 
-def test_the_policies_are_those_of_the_installation() -> None:
+def test_policies_use_the_installation_names() -> None:
     where = InstallationNames(
         namespace="elsewhere",
         account="me",
@@ -144,7 +144,7 @@ def test_the_policies_are_those_of_the_installation() -> None:
     assert "service.namespace == 'elsewhere'" in webhooks
 
 
-def test_what_a_pace_counts_by_is_protected() -> None:
+def test_pace_key_and_released_annotation_are_protected() -> None:
     (condition,) = policy(pod_policies.PACE)["spec"]["matchConditions"]
     for key in (KEY, RELEASED_ANNOTATION):
         assert f"'{key}'" in condition["expression"]
@@ -153,7 +153,7 @@ def test_what_a_pace_counts_by_is_protected() -> None:
     assert condition["expression"].endswith(".check('release').allowed()")
 
 
-def test_containers_of_a_pod_that_waits_with_an_approval_are_protected() -> None:
+def test_containers_of_an_approved_held_pod_are_protected() -> None:
     spec = policy(pod_policies.APPROVAL)["spec"]
     (rule,) = spec["matchConstraints"]["resourceRules"]
     assert "pods/ephemeralcontainers" in rule["resources"]
@@ -165,14 +165,14 @@ def test_containers_of_a_pod_that_waits_with_an_approval_are_protected() -> None
         assert f"object.spec.{field} == oldObject.spec.{field}" in expression
 
 
-def test_webhooks_leave_out_what_the_publisher_leaves_out() -> None:
-    """Else the API server would refuse what it registers."""
+def test_webhook_policy_lists_the_excluded_namespaces() -> None:
+    """Otherwise, the policy would reject what the controller registers."""
     text = str(policy(pod_policies.CONTROLLER_WEBHOOKS, InstallationNames(namespace="elsewhere")))
     for name in (*EXCLUDED_NAMESPACES, "elsewhere"):
         assert f"'{name}'" in text
 
 
-def test_webhooks_may_be_registered_for_every_workload_that_is_validated() -> None:
+def test_webhook_policy_lists_every_validated_workload() -> None:
     text = str(policy(pod_policies.CONTROLLER_WEBHOOKS))
     assert [each.name for each in workloads.RESOURCES if f"'{each.name}'" not in text] == []
 
@@ -185,7 +185,7 @@ def test_webhooks_may_be_registered_for_every_workload_that_is_validated() -> No
         pytest.param(WITHOUT_STICKY, ["holdfast.dev/sticky-node"], id="without the plugin"),
     ],
 )
-def test_the_controller_may_write_the_record_of_a_vms_node(
+def test_recording_keys_follow_the_sticky_configuration(
     text: bytes | None, expected: list[str]
 ) -> None:
     assert pod_policies.recording_keys(profiles(text)) == [
@@ -195,7 +195,7 @@ def test_the_controller_may_write_the_record_of_a_vms_node(
 
 
 @pytest.mark.parametrize("name", pod_policies.POLICIES)
-def test_expressions_are_written_as_blocks_that_read_back_unchanged(name: str) -> None:
+def test_expressions_round_trip_as_yaml_blocks(name: str) -> None:
     made = policy(name)
     text = manifest([made])
     assert yaml.safe_load(text) == made

@@ -23,7 +23,7 @@ def webhooks(found: dict[str, Any]) -> dict[str, Any]:
     return {one["name"]: one for path in found for one in found[path]["webhooks"]}
 
 
-SELECTING = """
+SELECTORS = """
 admission:
   namespaceSelector: {matchLabels: {team: a}, matchExpressions: [{key: env, operator: Exists}]}
   objectSelector: {matchExpressions: [{key: app, operator: NotIn, values: [x]}]}
@@ -31,7 +31,7 @@ admission:
 
 
 def test_configured_selectors_are_added() -> None:
-    found = Registration("holdfast", lambda _path: {}).configurations(make_profiles(SELECTING))
+    found = Registration("holdfast", lambda _path: {}).configurations(make_profiles(SELECTORS))
 
     for name, webhook in webhooks(found).items():
         excluded, env = webhook["namespaceSelector"]["matchExpressions"]
@@ -44,7 +44,7 @@ def test_configured_selectors_are_added() -> None:
     }
 
 
-def test_both_configurations_by_their_path(found: dict[str, Any]) -> None:
+def test_configurations_are_keyed_by_path(found: dict[str, Any]) -> None:
     assert list(found) == [MUTATING, VALIDATING]
     assert [one["kind"] for one in found.values()] == [
         "MutatingWebhookConfiguration",
@@ -53,7 +53,7 @@ def test_both_configurations_by_their_path(found: dict[str, Any]) -> None:
     assert {"holdfast"} == {one["metadata"]["name"] for one in found.values()}
 
 
-def test_pods_are_asked_about_when_they_are_created(found: dict[str, Any]) -> None:
+def test_pod_webhook_is_called_on_creation(found: dict[str, Any]) -> None:
     webhook, _ = found[MUTATING]["webhooks"]
 
     assert {
@@ -95,7 +95,7 @@ def test_pods_are_asked_about_when_they_are_created(found: dict[str, Any]) -> No
     } == webhook
 
 
-def test_updates_that_erase_the_record_of_a_vm_are_changed(found: dict[str, Any]) -> None:
+def test_vm_webhook_restores_erased_records_on_update(found: dict[str, Any]) -> None:
     webhook = webhooks(found)["vms.holdfast.dev"]
     rule = {
         "apiGroups": ["kubevirt.io"],
@@ -111,7 +111,7 @@ def test_updates_that_erase_the_record_of_a_vm_are_changed(found: dict[str, Any]
     assert webhook["matchConditions"] == [{"name": "asks-for-something", "expression": expression}]
 
 
-def test_without_sticky_vms_no_update_of_a_vm_is_sent() -> None:
+def test_vm_webhook_is_absent_without_the_sticky_plugin() -> None:
     without = make_profiles("profiles: [{plugins: {disabled: [{name: sticky}]}}]")
     found = Registration("holdfast", lambda _path: {}).configurations(without)
     assert [one["name"] for one in found[MUTATING]["webhooks"]] == ["pods.holdfast.dev"]
@@ -132,7 +132,7 @@ def test_only_pods_and_records_fail_closed(found: dict[str, Any], name: str, pol
     assert policy == webhooks(found)[name]["failurePolicy"]
 
 
-def test_pods_are_validated_on_update_only_where_a_key_of_ours_changes(
+def test_pod_updates_are_validated_only_if_a_holdfast_key_changes(
     found: dict[str, Any],
 ) -> None:
     webhook = webhooks(found)["validate.pods.holdfast.dev"]
@@ -148,7 +148,7 @@ def test_pods_are_validated_on_update_only_where_a_key_of_ours_changes(
     ]
 
 
-def test_pods_with_unknown_keys_do_not_depend_on_holdfast(found: dict[str, Any]) -> None:
+def test_unknown_keys_webhook_fails_open(found: dict[str, Any]) -> None:
     webhook = webhooks(found)["keys.pods.holdfast.dev"]
 
     assert webhook["failurePolicy"] == "Ignore"
@@ -175,30 +175,30 @@ def test_pods_with_unknown_keys_do_not_depend_on_holdfast(found: dict[str, Any])
             "cron-templates.holdfast.dev",
             "object.spec.jobTemplate.spec.template",
             {"batch": ["cronjobs"]},
-            id="templates of CronJobs",
+            id="CronJob templates",
         ),
         pytest.param(
             "pool-templates.holdfast.dev",
             "object.spec.virtualMachineTemplate.spec.template",
             {"pool.kubevirt.io": ["virtualmachinepools"]},
-            id="templates of pools of VMs",
+            id="VM pool templates",
         ),
         pytest.param(
             "worker-templates.holdfast.dev",
             "object.spec.leaderWorkerTemplate.workerTemplate "
             "object.spec.leaderWorkerTemplate.leaderTemplate",
             {"leaderworkerset.x-k8s.io": ["leaderworkersets"]},
-            id="templates of workers and leaders",
+            id="LeaderWorkerSet templates",
         ),
         pytest.param(
             "job-set-templates.holdfast.dev",
             "object.spec.replicatedJobs[].template.spec.template",
             {"jobset.x-k8s.io": ["jobsets"]},
-            id="templates of sets of Jobs",
+            id="JobSet templates",
         ),
     ],
 )
-def test_templates(
+def test_template_webhooks(
     found: dict[str, Any], name: str, template: str, resources: dict[str, list[str]]
 ) -> None:
     webhook = webhooks(found)[name]
@@ -211,20 +211,20 @@ def test_templates(
     )
 
 
-def test_configured_key_is_escaped_wherever_it_stands() -> None:
-    class Odd(Scripted):
+def test_configured_key_is_escaped_in_all_conditions() -> None:
+    class OddKey(Scripted):
         keys = ("a'b\\c",)
 
-    found = Registration("x", by_url("h:1", b"")).configurations(profiles_of(Odd()))
+    found = Registration("x", by_url("h:1", b"")).configurations(profiles_of(OddKey()))
 
     for name, webhook in webhooks(found).items():
         (condition,) = webhook["matchConditions"]
-        if name != "keys.pods.holdfast.dev":  # it has keys under holdfast.dev/ alone
+        if name != "keys.pods.holdfast.dev":  # it has only keys under holdfast.dev/
             assert "'a\\'b\\\\c'" in condition["expression"]
         assert "'a'b" not in condition["expression"]
 
 
-def test_excluded_namespaces_and_timeouts_hold_for_all(found: dict[str, Any]) -> None:
+def test_excluded_namespaces_and_timeouts_apply_to_all_webhooks(found: dict[str, Any]) -> None:
     other = Registration("x", by_url("h:1", b""), excluded_namespaces=("a", "b"))
 
     for webhook in webhooks(other.configurations(make_profiles())).values():

@@ -27,7 +27,7 @@ def configuration(selector: Any) -> dict[str, Any]:
         pytest.param(
             {"matchExpressions": [{**OURS, "values": ["kube-system", "old"]}]},
             False,
-            id="a namespace that is no longer excluded",
+            id="extra namespace",
         ),
     ],
 )

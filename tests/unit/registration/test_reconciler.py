@@ -32,7 +32,7 @@ OTHER = "another configuration's"
 
 
 class World:
-    """A cluster with an installation in it, whose replicas mount the leaf at once."""
+    """A cluster with an installation whose replicas mount the leaf immediately."""
 
     def __init__(
         self, *, cert_manager: bool = False, yaml: str = "", api: FakeApi | None = None
@@ -92,13 +92,13 @@ class World:
             },
         )
 
-    def turns(self, count: int = 3) -> None:
+    def reconcile_times(self, count: int = 3) -> None:
         for _ in range(count):
             self.publisher.reconcile()
             self.local += INTERVAL_SECONDS
 
-    def live(self, days: float) -> None:
-        """Let a long time pass, in which nobody looks."""
+    def advance_days(self, days: float) -> None:
+        """Advance both clocks without reconciling."""
         assert self.server_time is not None
         self.server_time += days * 86_400
         self.local += days * 86_400
@@ -121,7 +121,7 @@ class World:
         return self.metrics.registry.get_sample_value(f"holdfast_{name}")
 
     def edit(self, change: Callable[[dict[str, Any]], None], path: str = MUTATING) -> None:
-        """Change a configuration as somebody else may."""
+        """Change a configuration as another client."""
         found = copy.deepcopy(self.api.objects[path])
         change(found)
         self.api.put(path, found)
@@ -132,24 +132,24 @@ class World:
 
 def installed(**settings: Any) -> World:
     world = World(**settings)
-    world.turns()
+    world.reconcile_times()
     world.api.requests.clear()
     return world
 
 
-# --- from nothing ------------------------------------------------------------------------------
+# --- first installation ------------------------------------------------------------------------
 
 
-def test_everything_comes_up_in_order() -> None:
+def test_secrets_are_written_before_webhooks_are_registered() -> None:
     world = World()
     world.mounts = False
-    world.turns()
+    world.reconcile_times()
     assert world.writes() == [f"PATCH {CA_SECRET}", f"PATCH {LEAF_SECRET}"]
     assert world.webhooks() == []
     assert world.metric("webhooks_registered") == 0
 
     world.mounts = True
-    world.turns()
+    world.reconcile_times()
     names = [one["name"] for one in world.webhooks()]
     assert names == ["pods.holdfast.dev", "vms.holdfast.dev"]
     assert len(world.webhooks(VALIDATING)) == 7
@@ -167,16 +167,18 @@ def test_everything_comes_up_in_order() -> None:
     assert excluded == ["kube-system", "holdfast-system"]
 
 
-def test_at_rest_nothing_is_written() -> None:
+def test_steady_state_writes_nothing() -> None:
     world = installed()
-    world.turns(20)
+    world.reconcile_times(20)
     assert world.writes() == []
 
 
-OBSTACLES: list[Any] = [
-    pytest.param(lambda w: setattr(w, "conditions", []), "no replica is ready", id="nobody"),
+BLOCKERS: list[Any] = [
+    pytest.param(lambda w: setattr(w, "conditions", []), "no replica is ready", id="no-replica"),
     pytest.param(
-        lambda w: setattr(w, "conditions", [DIGEST, None]), "10.0.0.1 does not answer", id="silent"
+        lambda w: setattr(w, "conditions", [DIGEST, None]),
+        "10.0.0.1 does not answer",
+        id="unresponsive-replica",
     ),
     pytest.param(
         lambda w: setattr(w, "conditions", [DIGEST, OTHER]),
@@ -191,7 +193,9 @@ OBSTACLES: list[Any] = [
         "Deployment holdfast-webhook is not rolled out",
         id="old-replicas",
     ),
-    pytest.param(lambda w: w.roll_out(replicas=3), "is not rolled out", id="old-replicas-that-end"),
+    pytest.param(
+        lambda w: w.roll_out(replicas=3), "is not rolled out", id="old-replicas-terminating"
+    ),
     pytest.param(
         lambda w: w.roll_out(availableReplicas=1), "is not rolled out", id="not-available"
     ),
@@ -201,30 +205,30 @@ OBSTACLES: list[Any] = [
 ]
 
 
-@pytest.mark.parametrize(("hinder", "reason"), OBSTACLES)
-def test_nothing_is_registered_until_all_can_be_called(
-    hinder: Callable[[World], None], reason: str, caplog: pytest.LogCaptureFixture
+@pytest.mark.parametrize(("block", "reason"), BLOCKERS)
+def test_nothing_is_registered_until_all_replicas_can_be_called(
+    block: Callable[[World], None], reason: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
     world = World()
-    hinder(world)
-    world.turns()
+    block(world)
+    world.reconcile_times()
     assert world.webhooks() == []
     assert reason in caplog.text
     assert caplog.text.count(reason) == 1
 
 
-def test_a_certificate_that_api_servers_would_not_take_hinders() -> None:
+def test_untrusted_serving_certificate_blocks_registration() -> None:
     world = World()
     world.mounts = False
     ca = authority.new_ca("other", now=NOW)
     pair = authority.issue(ca, common_name="x", now=NOW, dns_names=SERVICE.dns_names)
     world.served = authority.read(pair.certificate)
-    world.turns()
+    world.reconcile_times()
     assert world.webhooks() == []
 
 
-# --- what others do ----------------------------------------------------------------------------
+# --- changes by others -------------------------------------------------------------------------
 
 
 def blank(found: dict[str, Any]) -> None:
@@ -256,8 +260,8 @@ CHANGES = [
     pytest.param(drop, id="emptied"),
     pytest.param(widen, id="conditions-dropped"),
     pytest.param(ignore, id="failure-policy"),
-    pytest.param(add_old, id="of-an-older-version"),
-    pytest.param(idle, id="idle-again"),
+    pytest.param(add_old, id="older-webhook-added"),
+    pytest.param(idle, id="made-idle"),
 ]
 ADDING = (add_old, idle)
 
@@ -267,20 +271,20 @@ ADDING = (add_old, idle)
 def test_changes_by_others_are_reverted(
     change: Callable[[dict[str, Any]], None], known: str | None
 ) -> None:
-    """Server-side apply keeps what others added, so a second patch removes that."""
+    """Server-side apply keeps additions by others, so a second patch removes them."""
     world = installed()
-    right = world.webhooks()
+    expected = world.webhooks()
     world.conditions = [known, known]
     world.edit(change)
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.writes() == ["PATCH holdfast"] * (2 if change in ADDING else 1)
-    assert world.webhooks() == right
-    world.turns(1)
+    assert world.webhooks() == expected
+    world.reconcile_times(1)
     assert known is None or world.metric("webhooks_registered") == 1
 
 
 class DeepApi(FakeApi):
-    """Adds a field to its responses that is nested as deeply as `managedFields` may be."""
+    """Adds a field to each response, as deeply nested as `managedFields` may be."""
 
     def request(self, *args: Any, **options: Any) -> bytes:
         return super().request(*args, **options)[:-1] + b', "deep": %s}' % (
@@ -288,52 +292,52 @@ class DeepApi(FakeApi):
         )
 
 
-def test_additions_are_removed_although_responses_are_nested_deeply() -> None:
+def test_additions_are_removed_despite_deeply_nested_responses() -> None:
     world = installed(api=DeepApi())
-    right = world.webhooks()
+    expected = world.webhooks()
     world.edit(idle)
-    world.turns(1)
-    assert world.webhooks() == right
+    world.reconcile_times(1)
+    assert world.webhooks() == expected
 
 
 class FullApi(FakeApi):
-    """Refuses an apply of an object that is full, as an API server with etcd does."""
+    """Rejects an apply to an object of the maximum size, as an API server with etcd does."""
 
     def request(self, method: str, path: str, **options: Any) -> bytes:
         full = len(msgspec.json.encode(self.objects.get(path))) > LARGE
-        if full and options.get("content_type") == APPLY_PATCH and not is_dry(options):
+        if full and options.get("content_type") == APPLY_PATCH and not is_dry_run(options):
             self.requests.append((method, path))
             raise status_error(500)  # etcdserver: request is too large
         return super().request(method, path, **options)
 
 
-def is_dry(options: dict[str, Any]) -> bool:
+def is_dry_run(options: dict[str, Any]) -> bool:
     return "dryRun" in (options.get("query") or {})
 
 
-def test_configurations_that_are_full_of_managed_fields_are_restored() -> None:
+def test_configurations_full_of_managed_fields_are_restored() -> None:
     world = installed(api=FullApi())
-    right = world.webhooks()
+    expected = world.webhooks()
     fields: dict[str, Any] = {f"f:{number:060}": {} for number in range(10_000)}
     for path in (MUTATING, VALIDATING):
         world.edit(drop, path)
         world.api.objects[path]["metadata"]["managedFields"] = [{"fieldsV1": fields}]
-    world.turns(1)
-    assert world.webhooks() == right
-    world.turns(1)
+    world.reconcile_times(1)
+    assert world.webhooks() == expected
+    world.reconcile_times(1)
     assert world.metric("webhooks_registered") == 1
 
 
-def test_managed_fields_are_not_removed_because_of_another_failure() -> None:
+def test_managed_fields_are_kept_after_another_failure() -> None:
     world = installed()
     world.edit(drop)
 
-    def refuse(method: str, path: str) -> None:
+    def reject(method: str, path: str) -> None:
         if method == "PATCH" and path == MUTATING:
             raise status_error(500)
 
-    world.api.on_request = refuse
-    world.turns(1)
+    world.api.on_request = reject
+    world.reconcile_times(1)
     assert world.writes() == ["PATCH holdfast"]
     assert world.metric("publisher_failures_total") == 1
 
@@ -345,10 +349,10 @@ def add_foreign(found: dict[str, Any]) -> None:
     found["webhooks"].append({"name": "theirs.example.com", "clientConfig": {"url": "https://a"}})
 
 
-def test_what_others_add_is_theirs() -> None:
+def test_unrelated_additions_by_others_are_kept() -> None:
     world = installed()
     world.edit(add_foreign)
-    world.turns()
+    world.reconcile_times()
     assert world.writes() == []
 
 
@@ -357,8 +361,8 @@ def lengthen(found: dict[str, Any]) -> None:
         one["namespaceSelector"]["matchExpressions"][0]["values"].append("gke-managed")
 
 
-def test_namespaces_that_the_platform_always_excludes_cause_no_write_loop() -> None:
-    """GKE Autopilot adds them to what is being written."""
+def test_platform_excluded_namespaces_cause_no_write_loop() -> None:
+    """GKE Autopilot adds them to every write."""
     world = World()
 
     def add(method: str, path: str) -> None:
@@ -367,37 +371,37 @@ def test_namespaces_that_the_platform_always_excludes_cause_no_write_loop() -> N
             world.edit(lengthen, path)
 
     world.api.on_response = add
-    world.turns(4)
+    world.reconcile_times(4)
     world.api.requests.clear()
-    world.turns(20)
+    world.reconcile_times(20)
     assert world.writes() == []
     assert world.metric("webhooks_registered") == 1
 
 
-def test_a_namespace_that_is_no_longer_configured_is_included_again() -> None:
+def test_formerly_excluded_namespace_is_included_again() -> None:
     old = installed()
-    right = old.webhooks()
+    expected = old.webhooks()
     for path in (MUTATING, VALIDATING):
         old.edit(lengthen, path)
     new = take_over(old, "")
-    new.turns()
-    assert new.webhooks() == right
+    new.reconcile_times()
+    assert new.webhooks() == expected
     assert new.metric("webhooks_registered") == 1
 
 
-def test_a_configuration_that_is_gone_is_said_and_not_made(
+def test_missing_configuration_is_logged_and_not_created(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = installed()
     del world.api.objects[MUTATING]
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.writes() == []
     assert "does not exist; apply the manifests" in caplog.text
     assert world.metric("publisher_failures_total") == 1
     assert world.metric("webhooks_registered") == 0
 
 
-SPOILT = {"data": {"tls.crt": "", "tls.key": ""}}
+EMPTY_SECRET = {"data": {"tls.crt": "", "tls.key": ""}}
 
 
 def blank_all(found: dict[str, Any]) -> None:
@@ -406,16 +410,16 @@ def blank_all(found: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("gone", [MUTATING, VALIDATING])
-def test_a_configuration_that_is_gone_keeps_nothing_else_undone(gone: str) -> None:
+def test_missing_configuration_does_not_block_other_repairs(gone: str) -> None:
     world = installed()
     (kept,) = {MUTATING, VALIDATING} - {gone}
-    right = world.webhooks(kept)
+    expected = world.webhooks(kept)
     del world.api.objects[gone]
     world.edit(blank_all, kept)
     world.mounts = False
-    world.api.put(f"{SECRETS}/{LEAF_SECRET}", SPOILT)
-    world.turns(1)
-    assert world.webhooks(kept) == right
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", EMPTY_SECRET)
+    world.reconcile_times(1)
+    assert world.webhooks(kept) == expected
     assert len(authority.read_all(world.data(LEAF_SECRET)["tls.crt"])) == 1
     assert world.metric("publisher_failures_total") == 1
 
@@ -429,93 +433,93 @@ def test_both_configurations_are_published_or_neither(rejected: str) -> None:
             raise status_error(422)
 
     world.api.on_request = reject
-    world.turns()
+    world.reconcile_times()
     assert world.webhooks(MUTATING) == world.webhooks(VALIDATING) == []
     assert world.metric("publisher_failures_total")
 
 
-@pytest.mark.parametrize("refused", [MUTATING, VALIDATING])
-def test_a_write_that_is_refused_keeps_nothing_else_undone(refused: str) -> None:
+@pytest.mark.parametrize("rejected", [MUTATING, VALIDATING])
+def test_rejected_write_does_not_block_the_other_configuration(rejected: str) -> None:
     world = installed()
-    (other,) = {MUTATING, VALIDATING} - {refused}
-    right = world.webhooks(other)
+    (other,) = {MUTATING, VALIDATING} - {rejected}
+    expected = world.webhooks(other)
     for path in (MUTATING, VALIDATING):
         world.edit(blank_all, path)
 
-    def refuse(method: str, path: str) -> None:
-        if method != "GET" and path == refused:
+    def reject(method: str, path: str) -> None:
+        if method != "GET" and path == rejected:
             raise status_error(403)
 
-    world.api.on_request = refuse
-    world.turns(1)
-    assert world.webhooks(other) == right
-    assert world.webhooks(refused) != world.webhooks(other)
+    world.api.on_request = reject
+    world.reconcile_times(1)
+    assert world.webhooks(other) == expected
+    assert world.webhooks(rejected) != world.webhooks(other)
     assert world.metric("publisher_failures_total") == 1
     assert world.metric("webhooks_registered") == 0
 
 
-def test_a_secret_that_cannot_be_written_keeps_nobody_from_the_bundle() -> None:
+def test_unwritable_secret_does_not_block_the_bundle() -> None:
     world = installed()
-    right = world.webhooks()
+    expected = world.webhooks()
     world.mounts = False
-    world.api.put(f"{SECRETS}/{LEAF_SECRET}", SPOILT)
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", EMPTY_SECRET)
     world.edit(blank_all)
 
-    def refuse(method: str, path: str) -> None:
+    def reject(method: str, path: str) -> None:
         if method == "PUT" and path.startswith(SECRETS):
             raise status_error(422)
 
-    world.api.on_request = refuse
-    world.turns(1)
-    assert world.webhooks() == right
+    world.api.on_request = reject
+    world.reconcile_times(1)
+    assert world.webhooks() == expected
     assert world.metric("publisher_failures_total") == 1
 
 
-def test_who_may_not_make_a_ca_any_more_publishes_none() -> None:
+def test_lost_leadership_prevents_publishing_a_new_ca() -> None:
     world = installed()
-    right = world.webhooks()
-    world.api.put(f"{SECRETS}/{CA_SECRET}", SPOILT)
+    expected = world.webhooks()
+    world.api.put(f"{SECRETS}/{CA_SECRET}", EMPTY_SECRET)
 
     def lapse(_method: str, path: str) -> None:
         world.leads = path.startswith(SECRETS) is False
 
     world.api.on_request = lapse
-    world.turns(1)
-    assert world.webhooks() == right
+    world.reconcile_times(1)
+    assert world.webhooks() == expected
     assert world.metric("publisher_failures_total") == 1
 
 
 @pytest.mark.parametrize("days", [-400.0, 400.0])
-def test_one_answer_of_another_year_makes_nothing_anew(days: float) -> None:
+def test_brief_server_clock_jump_renews_nothing(days: float) -> None:
     world = installed()
     assert world.server_time is not None
     for step in (days, -days):
         world.server_time += step * 86_400
-        world.turns(2)
+        world.reconcile_times(2)
     assert world.writes() == []
     assert world.metric("webhooks_registered") == 1
 
 
-def test_who_deletes_both_secrets_waits_for_no_year() -> None:
-    """As the guide says of a cluster that comes up after its certificates have expired."""
+def test_deleting_both_secrets_replaces_expired_certificates() -> None:
+    """The guide recommends this for a cluster that starts with expired certificates."""
     world = installed()
     assert world.server_time is not None
     world.server_time += 400 * 86_400
     for name in (CA_SECRET, LEAF_SECRET):
         del world.api.objects[f"{SECRETS}/{name}"]
-    world.turns(9)
+    world.reconcile_times(9)
     leaf = authority.read(world.data(LEAF_SECRET)["tls.crt"])
     assert leaf.valid_at(datetime.fromtimestamp(world.server_time, UTC))
     assert world.data(CA_SECRET)["tls.crt"] in min(world.bundles())
     assert len(world.bundles()) == 1
 
 
-def test_another_year_that_lasts_is_believed() -> None:
+def test_lasting_server_clock_jump_is_accepted() -> None:
     world = installed()
     assert world.server_time is not None
     world.server_time += 400 * 86_400
     for _ in range(61):
-        world.turns(1)
+        world.reconcile_times(1)
         world.server_time += INTERVAL_SECONDS
     assert authority.read(world.data(CA_SECRET)["tls.crt"]).valid_at(
         datetime.fromtimestamp(world.server_time, UTC)
@@ -534,7 +538,7 @@ profiles:
 
 
 def take_over(world: World, yaml: str) -> World:
-    """Let a controller with another configuration lead, in the same cluster."""
+    """Return a leader with another configuration in the same cluster."""
     other = World(yaml=yaml)
     other.api.objects = world.api.objects
     other.conditions = world.conditions
@@ -551,76 +555,76 @@ def test_new_conditions_are_published_when_the_rollout_is_complete() -> None:
 
     new.roll_out(updatedReplicas=1, replicas=3)
     new.conditions = [DIGEST, DIGEST, digest]
-    new.turns()
+    new.reconcile_times()
     assert new.webhooks() == before
     new.conditions = [digest, digest]
-    new.turns()
+    new.reconcile_times()
     assert new.webhooks() == before
     new.roll_out()
-    new.turns()
+    new.reconcile_times()
     assert "example.com/wait" in new.webhooks()[0]["matchConditions"][0]["expression"]
 
 
-def test_a_blanked_bundle_is_right_again_in_the_middle_of_a_rollout() -> None:
+def test_blanked_bundle_is_restored_during_a_rollout() -> None:
     old = installed()
     before = old.webhooks()
     new = take_over(old, NEW)
     new.roll_out(updatedReplicas=1, replicas=3)
     new.edit(blank)
     new.edit(blank, VALIDATING)
-    new.turns(1)
+    new.reconcile_times(1)
     assert new.webhooks() == before
     assert len(new.bundles()) == 1
 
 
-def test_the_old_configuration_stays_where_the_new_one_does_not_start() -> None:
+def test_old_configuration_is_restored_while_a_rollout_is_stuck() -> None:
     world = installed()
     world.roll_out(updatedReplicas=1, replicas=3, availableReplicas=2)
-    right = world.webhooks()
+    expected = world.webhooks()
     world.edit(widen)
-    world.turns(1)
-    assert world.webhooks() == right
+    world.reconcile_times(1)
+    assert world.webhooks() == expected
 
 
-def test_the_old_configuration_is_not_put_back_once_replicas_know_the_new_one() -> None:
+def test_old_configuration_is_not_restored_once_a_replica_has_the_new_one() -> None:
     world = installed()
     world.conditions = [DIGEST, OTHER]
     world.edit(widen)
-    world.turns()
+    world.reconcile_times()
     assert world.webhooks()[0]["matchConditions"] == []
 
 
-# --- leading, time, failures -------------------------------------------------------------------
+# --- leadership, time and failures -------------------------------------------------------------
 
 
-def test_who_does_not_lead_does_nothing() -> None:
+def test_non_leader_sends_no_requests() -> None:
     world = World()
     world.leads = False
     assert world.publisher.reconcile() is False
     assert world.api.requests == []
 
 
-def test_who_leads_no_more_says_nothing_of_what_another_keeps() -> None:
+def test_former_leader_resets_its_metrics() -> None:
     world = installed()
     assert world.metric("ca_expiry_timestamp_seconds")
     world.leads = False
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.metric("ca_expiry_timestamp_seconds") == 0
     assert world.metric("webhooks_registered") == 0
 
 
-def test_who_loses_the_lead_on_the_way_writes_no_more() -> None:
+def test_losing_leadership_stops_further_writes() -> None:
     world = World()
 
     def lose(method: str, _path: str) -> None:
         world.leads = world.leads and method == "GET"
 
     world.api.on_response = lose
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.writes() == [f"PATCH {CA_SECRET}"]
 
 
-def test_what_another_leader_wrote_meanwhile_is_not_undone() -> None:
+def test_concurrent_write_by_another_leader_is_not_overwritten() -> None:
     world = installed()
     world.edit(lambda one: one.update(webhooks=[]))
     theirs = {"name": "theirs.example.com"}
@@ -631,23 +635,23 @@ def test_what_another_leader_wrote_meanwhile_is_not_undone() -> None:
             world.edit(lambda one: one.update(webhooks=[theirs]))
 
     world.api.on_request = another
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.webhooks() == [theirs]
     assert world.metric("publisher_failures_total") == 1
 
-    world.turns()
+    world.reconcile_times()
     assert len(world.webhooks()) > 1
 
 
-def test_nothing_is_issued_while_the_servers_time_is_unknown() -> None:
+def test_nothing_is_issued_while_the_server_time_is_unknown() -> None:
     world = World()
     world.server_time = None
-    world.turns()
+    world.reconcile_times()
     assert world.api.requests == []
 
 
 @pytest.mark.parametrize("error", [unreachable(), status_error(409)], ids=["unreachable", "409"])
-def test_a_failure_is_counted_and_the_next_look_goes_on(error: Exception) -> None:
+def test_failure_is_counted_and_retried(error: Exception) -> None:
     world = World()
     fail = raising(error)
 
@@ -657,28 +661,28 @@ def test_a_failure_is_counted_and_the_next_look_goes_on(error: Exception) -> Non
             fail()
 
     world.api.on_request = once
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.metric("publisher_failures_total") == 1
-    world.turns()
+    world.reconcile_times()
     assert world.metric("webhooks_registered") == 1
 
 
-def test_a_secret_that_somebody_else_made_meanwhile_is_not_overwritten() -> None:
+def test_concurrently_created_secret_is_not_overwritten() -> None:
     world = World()
 
     def overtake(method: str, path: str) -> None:
         if method != "GET":
             world.api.on_request = lambda _method, _path: None
-            world.api.put(path, SPOILT)
+            world.api.put(path, EMPTY_SECRET)
             world.api.managers[path] = "holdfast-b"
 
     world.api.on_request = overtake
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.data(CA_SECRET) == {"tls.crt": b"", "tls.key": b""}
 
 
 @pytest.mark.parametrize("secret", [CA_SECRET, LEAF_SECRET])
-def test_a_404_that_is_not_kubernetes_own_makes_no_secret_anew(secret: str) -> None:
+def test_404_not_sent_by_kubernetes_recreates_no_secret(secret: str) -> None:
     world = installed()
     held = world.data(secret)
 
@@ -687,13 +691,13 @@ def test_a_404_that_is_not_kubernetes_own_makes_no_secret_anew(secret: str) -> N
             raise status_error(404)
 
     world.api.on_request = lose
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.writes() == []
     assert world.metric("publisher_failures_total") == 1
     assert world.data(secret) == held
 
 
-def test_a_404_that_is_not_kubernetes_own_says_nothing_of_the_manifests(
+def test_404_not_sent_by_kubernetes_does_not_blame_the_manifests(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = installed()
@@ -703,40 +707,40 @@ def test_a_404_that_is_not_kubernetes_own_says_nothing_of_the_manifests(
             raise status_error(404)
 
     world.api.on_request = lose
-    world.turns(1)
+    world.reconcile_times(1)
     assert "HTTP 404: scripted" in caplog.text
     assert "apply the manifests" not in caplog.text
 
 
-def test_an_immutable_secret_is_named_and_keeps_nobody_from_the_bundle(
+def test_immutable_secret_is_logged_and_does_not_block_the_bundle(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world = installed()
-    right = world.webhooks()
+    expected = world.webhooks()
     world.mounts = False
-    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**SPOILT, "immutable": True})
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**EMPTY_SECRET, "immutable": True})
     world.edit(blank_all)
-    world.turns(1)
+    world.reconcile_times(1)
     assert f"Secret {LEAF_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
-    assert world.webhooks() == right
+    assert world.webhooks() == expected
 
 
 def test_managed_fields_of_a_secret_are_not_written_back() -> None:
-    """The API server sends years that it rejects."""
+    """The API server sends timestamps that it would reject."""
     world = installed()
     world.mounts = False
     planted = {"managedFields": [{"time": "10000-01-01T00:00:00Z"}]}
-    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**SPOILT, "metadata": planted})
-    world.turns(1)
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**EMPTY_SECRET, "metadata": planted})
+    world.reconcile_times(1)
     assert world.writes() == [f"PUT {LEAF_SECRET}"]
     assert b"10000-01-01" not in b"".join(world.api.bodies)
 
 
-def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
+def test_concurrently_changed_secret_is_not_overwritten() -> None:
     world = installed()
     path = f"{SECRETS}/{LEAF_SECRET}"
     world.mounts = False
-    world.api.put(path, SPOILT)
+    world.api.put(path, EMPTY_SECRET)
     changed = {"data": {"tls.crt": "!", "tls.key": ""}}
 
     def overtake(method: str, _path: str) -> None:
@@ -745,51 +749,51 @@ def test_a_secret_that_changed_meanwhile_is_not_overwritten() -> None:
             world.api.put(path, changed)
 
     world.api.on_request = overtake
-    world.turns(1)
+    world.reconcile_times(1)
     assert world.api.objects[path]["data"] == changed["data"]
-    world.turns(1)
+    world.reconcile_times(1)
     assert authority.read(world.data(LEAF_SECRET)["tls.crt"]).dns_names == set(SERVICE.dns_names)
 
 
-# --- a new CA, all the way ---------------------------------------------------------------------
+# --- CA rotation -------------------------------------------------------------------------------
 
 
-def test_a_new_ca_is_introduced_with_overlap() -> None:
+def test_new_ca_is_introduced_with_overlap() -> None:
     world = installed()
     old = world.data(CA_SECRET)["tls.crt"]
-    world.live(244)
-    world.turns(2)
+    world.advance_days(244)
+    world.reconcile_times(2)
     assert world.writes()[:2] == [f"PUT {LEAF_SECRET}", f"PUT {CA_SECRET}"]
     new = world.data(CA_SECRET)["next.crt"]
     assert world.bundles() == {old + new}
     leaf = world.data(LEAF_SECRET)
 
-    world.turns(5)  # a minute has not passed since it was read back
+    world.reconcile_times(5)  # less than a minute has passed since it was read back
     assert world.data(LEAF_SECRET) == leaf
-    world.turns(2)
+    world.reconcile_times(2)
     assert world.data(CA_SECRET)["tls.crt"] == new
     assert world.data(LEAF_SECRET)["ca.crt"] == new
-    world.turns(2)
+    world.reconcile_times(2)
     assert world.bundles() == {new + old}
 
-    world.live(30)
-    world.turns(2)
+    world.advance_days(30)
+    world.reconcile_times(2)
     assert world.bundles() == {new}
 
 
-def names(world: World) -> list[list[str]]:
+def condition_names(world: World) -> list[list[str]]:
     """Return the names of the match conditions of each webhook."""
     return [[one["name"] for one in each["matchConditions"]] for each in world.webhooks()]
 
 
-def replaced() -> tuple[World, dict[str, Any], bytes]:
-    """Return an installation whose CA was replaced, with a backup of the old one, and the new."""
+def installed_with_replaced_ca() -> tuple[World, dict[str, Any], bytes]:
+    """Return an installation with a replaced CA, a backup of the old CA, and the new CA."""
     world = installed()
     backup = copy.deepcopy(world.api.objects[f"{SECRETS}/{CA_SECRET}"])
     del world.api.objects[f"{SECRETS}/{CA_SECRET}"]
-    world.turns(8)
-    world.live(1)
-    world.turns(2)
+    world.reconcile_times(8)
+    world.advance_days(1)
+    world.reconcile_times(2)
     new = world.data(CA_SECRET)["tls.crt"]
     assert world.bundles() == {new}
     return world, backup, new
@@ -797,62 +801,62 @@ def replaced() -> tuple[World, dict[str, Any], bytes]:
 
 @pytest.mark.parametrize("conditions", [[DIGEST, DIGEST], [DIGEST, None]])
 def test_restored_ca_takes_over_with_overlap(conditions: list[str | None]) -> None:
-    world, backup, new = replaced()
+    world, backup, new = installed_with_replaced_ca()
     world.mounts, world.conditions = False, conditions
     world.api.put(f"{SECRETS}/{CA_SECRET}", backup)
-    world.turns(1)
+    world.reconcile_times(1)
     old = world.data(CA_SECRET)["tls.crt"]
     assert world.bundles() == {old + new}
 
     world.mounts, world.conditions = True, [DIGEST, DIGEST]
-    world.turns(7)
+    world.reconcile_times(7)
     assert world.data(LEAF_SECRET)["ca.crt"] == old
-    world.live(1)
-    world.turns(2)
+    world.advance_days(1)
+    world.reconcile_times(2)
     assert world.bundles() == {old}
 
 
-def test_restored_ca_that_cannot_be_written_removes_no_ca_and_does_not_prevent_repairs(
+def test_immutable_restored_ca_removes_no_ca_and_allows_repairs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world, backup, new = replaced()
-    right = names(world)
+    world, backup, new = installed_with_replaced_ca()
+    expected = condition_names(world)
     world.mounts = False
     world.api.put(f"{SECRETS}/{CA_SECRET}", {**backup, "immutable": True})
     world.edit(idle)
-    world.turns(2)
-    assert names(world) == right
+    world.reconcile_times(2)
+    assert condition_names(world) == expected
     assert world.bundles() == {world.data(CA_SECRET)["tls.crt"] + new}
     assert f"Secret {CA_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
 
 
-def test_ca_whose_leaves_have_expired_is_removed_although_a_replica_does_not_answer() -> None:
+def test_ca_with_expired_leaves_is_removed_despite_a_silent_replica() -> None:
     world = installed()
     ca = world.data(CA_SECRET)["tls.crt"]
     del world.api.objects[f"{SECRETS}/{CA_SECRET}"]
-    world.turns(8)
+    world.reconcile_times(8)
     assert ca in min(world.bundles())
     world.conditions = [DIGEST, None]
-    world.live(31)
-    world.turns(2)
+    world.advance_days(31)
+    world.reconcile_times(2)
     assert world.bundles() == {world.data(CA_SECRET)["tls.crt"]}
 
 
-def test_a_new_leader_waits_anew() -> None:
+def test_new_leader_restarts_the_propagation_wait() -> None:
     world = installed()
-    world.live(244)
-    world.turns(5)
+    world.advance_days(244)
+    world.reconcile_times(5)
     world.leads = False
-    world.turns(1)
+    world.reconcile_times(1)
     world.leads = True
-    world.turns(6)
+    world.reconcile_times(6)
     assert "next.crt" in world.data(CA_SECRET)
-    world.turns(1)
+    world.reconcile_times(1)
     assert "next.crt" not in world.data(CA_SECRET)
 
 
-def test_replica_without_a_trusted_certificate_has_no_say() -> None:
-    """Whatever answers at an address of the Service: only replicas know the configuration."""
+def test_replica_with_an_untrusted_certificate_is_ignored() -> None:
+    """Not every endpoint of the Service need be a replica, and only replicas are trusted."""
     world = installed()
     stranger = authority.issue(authority.new_ca("x", now=NOW), common_name="x", now=NOW)
     known = world.publisher.ask
@@ -866,7 +870,7 @@ def test_replica_without_a_trusted_certificate_has_no_say() -> None:
         ),
     ]
     world.edit(lambda found: found["webhooks"][0].update(matchConditions=[]))
-    world.turns()
+    world.reconcile_times()
 
     assert [one["name"] for one in world.webhooks()[0]["matchConditions"]] == ["asks-for-something"]
 
@@ -874,13 +878,13 @@ def test_replica_without_a_trusted_certificate_has_no_say() -> None:
 # --- cert-manager ------------------------------------------------------------------------------
 
 
-def test_cert_manager_gives_the_bundle_and_nobody_is_called_before() -> None:
+def test_webhooks_stay_idle_until_cert_manager_injects_the_bundle() -> None:
     world = World(cert_manager=True)
     ca = authority.new_ca("cert-manager", now=NOW)
     names = SERVICE.dns_names[-1:]
     pair = authority.issue(ca, common_name="x", now=NOW, dns_names=names)
     world.served = authority.read(pair.certificate)
-    world.turns()
+    world.reconcile_times()
     conditions = [one["name"] for one in world.webhooks()[0]["matchConditions"]]
     assert conditions == ["not-yet", "asks-for-something"]
     assert world.bundles() == {b""}
@@ -891,8 +895,9 @@ def test_cert_manager_gives_the_bundle_and_nobody_is_called_before() -> None:
             one["clientConfig"]["caBundle"] = base64.b64encode(ca.certificate).decode()
 
     world.edit(inject)
-    world.turns()
-    assert len(world.webhooks()[0]["matchConditions"]) == 2  # the other is not trusted yet
+    world.reconcile_times()
+    # the other configuration has no bundle yet
+    assert len(world.webhooks()[0]["matchConditions"]) == 2
     world.edit(inject, VALIDATING)
-    world.turns()
+    world.reconcile_times()
     assert [one["name"] for one in world.webhooks()[0]["matchConditions"]] == ["asks-for-something"]

@@ -32,12 +32,12 @@ class Handler(BaseHTTPRequestHandler):
         self.wfile.write(b"abc\n")
 
     def log_message(self, *_: object) -> None:
-        """Keep quiet."""
+        """Log nothing."""
 
 
 @contextmanager
 def replica(folder: Path) -> Iterator[tuple[int, authority.Certificate]]:
-    """Serve a digest over TLS; gives the port and the certificate."""
+    """Serve a digest over TLS, and yield the port and the certificate."""
     now = datetime.now(UTC)
     pair = authority.issue(authority.new_ca("ca", now=now), common_name="r", now=now)
     certfile, keyfile = folder / "tls.crt", folder / "tls.key"
@@ -72,7 +72,7 @@ def free_port() -> int:
 
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "fd00:10:244::1", "fd00:10:244::1a"])
-def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(
+def test_certificate_and_digest_of_each_replica_are_read(
     address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = socket.create_connection
@@ -86,8 +86,8 @@ def test_each_replica_is_asked_for_its_certificate_and_what_it_knows(
     assert found == replicas.Replica(address, True, certificate, "abc")
 
 
-def served(*parts: bytes) -> str | None:
-    """Read a digest from a server that sends a part each half a second, the last one forever."""
+def digest_from(*parts: bytes) -> str | None:
+    """Read a digest from a server that sends a part every 0.5 s and repeats the last one."""
     reads = itertools.count()
 
     class Peer(socket.socket):
@@ -106,24 +106,24 @@ def served(*parts: bytes) -> str | None:
     ("parts", "digest"),
     [
         pytest.param([b"HTTP/1.1 200 OK\r\n\r\nab", b"c\n", b""], "abc", id="two parts"),
-        pytest.param([b"HTTP/1.1 100 Continue\r\n\r\n"], None, id="never final"),
-        pytest.param([b"HTTP/1.1 200 OK\r\n\r\nab", b"c"], None, id="never ends"),
+        pytest.param([b"HTTP/1.1 100 Continue\r\n\r\n"], None, id="no final status"),
+        pytest.param([b"HTTP/1.1 200 OK\r\n\r\nab", b"c"], None, id="endless body"),
         pytest.param([b"HTTP/1.1 200 OK\r\nx: " + b"x" * 9_999], None, id="endless head"),
         pytest.param([b"HTTP/1.1 404 no\r\n\r\nabc", b""], None, id="another status"),
         pytest.param([b"200", b""], None, id="not HTTP"),
         pytest.param([b""], None, id="nothing"),
     ],
 )
-def test_digest_arrives_in_time_or_not_at_all(parts: list[bytes], digest: str | None) -> None:
-    assert served(*parts) == digest
+def test_only_a_complete_and_timely_digest_is_read(parts: list[bytes], digest: str | None) -> None:
+    assert digest_from(*parts) == digest
 
 
-def test_crowd_of_endpoints_is_not_asked() -> None:
+def test_number_of_queried_endpoints_is_limited() -> None:
     found = ask_all(slices(free_port(), *[{"ready": True}] * 1_000), SERVICE)
     assert len(found) == replicas.MOST
 
 
-def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:
+def test_digest_is_read_from_the_health_port(tmp_path: Path) -> None:
     health = HealthServer(
         "127.0.0.1", 0, ready=lambda: True, exposition=lambda: b"", conditions="def"
     )
@@ -137,14 +137,14 @@ def test_what_it_knows_may_be_told_on_another_port(tmp_path: Path) -> None:
     assert (found.certificate, found.conditions) == (certificate, "def")
 
 
-def test_certificate_counts_although_the_health_port_is_closed(tmp_path: Path) -> None:
+def test_certificate_is_read_if_the_health_port_is_closed(tmp_path: Path) -> None:
     service = Service("system", health_port=free_port())
     with replica(tmp_path) as (port, certificate):
         (found,) = ask_all(slices(port, {}), service)
     assert (found.certificate, found.conditions) == (certificate, None)
 
 
-def test_one_that_does_not_answer_is_there_all_the_same() -> None:
+def test_unresponsive_replica_is_listed() -> None:
     (found,) = ask_all(slices(free_port(), {"ready": True}), SERVICE)
     assert found == replicas.Replica("127.0.0.1", True)
 
@@ -155,11 +155,13 @@ def test_one_that_does_not_answer_is_there_all_the_same() -> None:
         pytest.param({}, True, id="unknown"),
         pytest.param({"ready": True, "serving": True}, True, id="ready"),
         pytest.param({"ready": False, "serving": False}, False, id="not-ready"),
-        pytest.param({"ready": False}, False, id="not-ready-of-old"),
-        pytest.param({"ready": False, "serving": True, "terminating": True}, True, id="ending"),
+        pytest.param({"ready": False}, False, id="not-ready-without-serving"),
+        pytest.param(
+            {"ready": False, "serving": True, "terminating": True}, True, id="terminating"
+        ),
     ],
 )
-def test_who_may_be_called(conditions: dict[str, bool], called: bool) -> None:
+def test_called_follows_the_endpoint_conditions(conditions: dict[str, bool], called: bool) -> None:
     (found,) = ask_all(slices(free_port(), conditions), SERVICE)
     assert found.called is called
 
@@ -185,13 +187,13 @@ def deployed(**status: Any) -> FakeApi:
     return api
 
 
-def test_a_rollout_is_complete_when_all_replicas_are_new_and_available() -> None:
+def test_rollout_is_complete_once_all_replicas_are_new_and_available() -> None:
     assert rolled_out(deployed(), SERVICE)
     for status in ({"replicas": 3}, {"updatedReplicas": 1}, {"availableReplicas": 1}):
         assert not rolled_out(deployed(**status), SERVICE)
     assert not rolled_out(deployed(observedGeneration=0), SERVICE)
 
 
-def test_a_deployment_that_is_not_there_is_an_error() -> None:
+def test_missing_deployment_is_an_error() -> None:
     with pytest.raises(ApiStatusError):
         rolled_out(FakeApi(), SERVICE)

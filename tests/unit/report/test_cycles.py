@@ -50,7 +50,7 @@ DB = workload("StatefulSet", "db", "job/migrate:Complete")
 @pytest.mark.parametrize(
     ("documents", "expected"),
     [
-        pytest.param([], [], id="nothing"),
+        pytest.param([], [], id="no objects"),
         pytest.param(
             [WEB, DB, service("db", {"app": "db"}), workload("Job", "migrate")], [], id="a chain"
         ),
@@ -67,7 +67,7 @@ DB = workload("StatefulSet", "db", "job/migrate:Complete")
         pytest.param(
             [WEB, workload("Job", "db", "deployment/web"), service("db", {"app": "d"})],
             [],
-            id="a Service of others",
+            id="a Service of other pods",
         ),
         pytest.param(
             [pod("a", "pod/b:Ready , job/x"), pod("b", " pods/a")], ["pod/a", "pod/b"], id="pods"
@@ -75,7 +75,7 @@ DB = workload("StatefulSet", "db", "job/migrate:Complete")
         pytest.param(
             [job_set("a", "job/x", "job/b"), workload("Job", "b", "jobset/a")],
             ["job/b", "jobset/a"],
-            id="of a second template",
+            id="second template",
         ),
         pytest.param(
             [workload("Job", "a", "job/b", namespace="shop"), workload("Job", "b", "job/a")],
@@ -103,13 +103,13 @@ DB = workload("StatefulSet", "db", "job/migrate:Complete")
         ),
     ],
 )
-def test_find(documents: list[dict[str, Any]], expected: list[str]) -> None:
+def test_find_cycle(documents: list[dict[str, Any]], expected: list[str]) -> None:
     found = cycles.find(documents, "default")
     assert sorted(set(found)) == expected
     assert found[:1] == found[-1:]
 
 
-def test_cycle_is_in_the_order_in_which_pods_wait() -> None:
+def test_cycle_follows_dependency_order() -> None:
     documents = [
         workload("Job", "a", "job/b"),
         workload("Job", "b", "job/c"),
@@ -120,7 +120,7 @@ def test_cycle_is_in_the_order_in_which_pods_wait() -> None:
     assert steps == {"job/a": "job/b", "job/b": "job/c", "job/c": "job/a"}
 
 
-def test_preview_fails(tmp_path: Path) -> None:
+def test_preview_fails_on_a_cycle(tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
     pods = [pod(*names) for names in (("a", "pod/b"), ("b", "pod/a"))]
     file.write_text(yaml.safe_dump_all({**one, "spec": {"containers": []}} for one in pods))

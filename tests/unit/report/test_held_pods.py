@@ -23,24 +23,30 @@ def described(annotations: dict[str, str] | None = None, **fields: Any) -> held_
 @pytest.mark.parametrize(
     ("annotations", "gates", "expected"),
     [
-        pytest.param({"delay": "15"}, [GATE], "delay=15s", id="what it asks"),
-        pytest.param({"holdfast.dev/delay": "15"}, [GATE], "delay=15s", id="own key"),
+        pytest.param({"delay": "15"}, [GATE], "delay=15s", id="configured key"),
+        pytest.param({"holdfast.dev/delay": "15"}, [GATE], "delay=15s", id="default key"),
         pytest.param(
-            {"delay": "20", HINT: "delay=15s"}, [GATE], "delay=20s", id="what it asks now"
+            {"delay": "20", HINT: "delay=15s"}, [GATE], "delay=20s", id="changed after admission"
         ),
-        pytest.param({"wait": "9s", HINT: "wait=9s"}, [GATE], "wait=9s", id="a configured key"),
-        pytest.param({"delay": "x", HINT: "delay=15s"}, [GATE], '"delay=15s"', id="the hint"),
-        pytest.param({"delay": "x"}, [GATE], "an invalid request", id="unreadable"),
-        pytest.param({}, [GATE], "nothing", id="nothing asked"),
-        pytest.param({"delay": "15"}, [GATE, "holdfast.dev/remote"], "delay=15s, remote", id="two"),
-        pytest.param({}, ["a.b/c", "holdfast.dev/remote"], "remote", id="of a plugin"),
+        pytest.param(
+            {"wait": "9s", HINT: "wait=9s"}, [GATE], "wait=9s", id="key known only from the hint"
+        ),
+        pytest.param(
+            {"delay": "x", HINT: "delay=15s"}, [GATE], '"delay=15s"', id="hint for an invalid value"
+        ),
+        pytest.param({"delay": "x"}, [GATE], "an invalid request", id="invalid value"),
+        pytest.param({}, [GATE], "nothing", id="no request"),
+        pytest.param(
+            {"delay": "15"}, [GATE, "holdfast.dev/remote"], "delay=15s, remote", id="two gates"
+        ),
+        pytest.param({}, ["a.b/c", "holdfast.dev/remote"], "remote", id="gate of a plugin"),
     ],
 )
 def test_held_by(annotations: dict[str, str], gates: list[str], expected: str) -> None:
     assert described(annotations, gates=gates).held_by == expected
 
 
-def test_due_and_what_is_left() -> None:
+def test_due_time_and_time_left() -> None:
     one = described({"delay": "1h"})
     assert one.due_ms == CREATED_MS + HOUR
     assert held_pods.left(one, CREATED_MS + SECOND) == "59m59s"
@@ -49,7 +55,7 @@ def test_due_and_what_is_left() -> None:
     assert one.is_overdue(CREATED_MS + HOUR)
 
 
-def test_a_gate_of_a_plugin_that_is_not_here_says_nothing_about_its_time() -> None:
+def test_gate_of_a_plugin_that_is_not_installed_has_no_due_time() -> None:
     one = described({"delay": "15"}, gates=[GATE, "holdfast.dev/remote"])
     assert one.due_ms is None
     assert held_pods.left(one, CREATED_MS) == "unknown"
@@ -64,7 +70,7 @@ class Remote(Plugin):
         return Wait()
 
 
-def test_a_plugin_that_is_here_may_say_that_only_it_knows() -> None:
+def test_installed_plugin_may_have_no_due_time() -> None:
     decider = make_decider(
         "profiles: [{plugins: {enabled: [{name: remote}]}}]",
         known={**registry([]), "remote": Remote},
@@ -75,7 +81,7 @@ def test_a_plugin_that_is_here_may_say_that_only_it_knows() -> None:
 
 
 @pytest.mark.parametrize(
-    ("asks", "waits"),
+    ("requested", "waits"),
     [
         ({"holdfast.dev/pace": "2"}, "pace: at most 2 starting"),
         (
@@ -86,10 +92,10 @@ def test_a_plugin_that_is_here_may_say_that_only_it_knows() -> None:
     ],
     ids=["pace", "after", "approval"],
 )
-def test_earliest_time_of_a_pod_that_also_waits_for_an_event(
-    asks: dict[str, str], waits: str
+def test_earliest_due_time_of_a_pod_with_delay_and_event(
+    requested: dict[str, str], waits: str
 ) -> None:
-    one = described({"delay": "15", **asks}, gates=[GATE, *asks])
+    one = described({"delay": "15", **requested}, gates=[GATE, *requested])
     now_ms = CREATED_MS + 2 * SECOND
     assert held_pods.left(one, now_ms) == ">=13s"
     wide = held_pods.row(one, now_ms, wide=True)
@@ -99,14 +105,14 @@ def test_earliest_time_of_a_pod_that_also_waits_for_an_event(
     assert (later[1], later[-4], later[-1]) == ("unknown", "-", waits)
 
 
-def test_time_of_an_owner_that_cannot_be_read() -> None:
+def test_unreadable_owner_gives_the_latest_due_time() -> None:
     owner = owner_of("ReplicaSet", "web", "u", api_version="apps/v1")
     one = described({"delay": "15", "holdfast.dev/delay-from": "owner"}, owners=[owner])
     assert held_pods.left(one, CREATED_MS) == "<=15s"
     assert one.remark.startswith("delay: at the latest: the delay counts from ReplicaSet web")
 
 
-def test_those_due_first_come_first_and_those_unknown_last() -> None:
+def test_pods_are_sorted_by_due_time_with_unknown_last() -> None:
     pods = [
         held({"delay": "2h"}, name="late"),
         held({}, name="unknown", gates=["holdfast.dev/remote"]),
@@ -142,18 +148,18 @@ def test_row_and_document() -> None:
     }
 
 
-def test_hold_that_has_ended() -> None:
+def test_ended_hold() -> None:
     ended = replace(described({"delay": "15"}), ended="released")
     assert held_pods.row(ended, CREATED_MS + HOUR)[1] == "released"
     assert held_pods.document(ended, CREATED_MS)["ended"] == "released"
     assert not ended.is_overdue(CREATED_MS + HOUR)
 
 
-def test_what_is_wrong_is_a_remark() -> None:
+def test_invalid_annotation_has_a_remark() -> None:
     assert "instead" in described({"delay": "x", HINT: "delay=15s"}).remark
 
 
-def test_pod_in_a_frozen_namespace_is_due_when_that_ends() -> None:
+def test_pod_in_a_frozen_namespace_is_due_when_the_freeze_ends() -> None:
     pod, other = (Pod.of(held({"delay": "15"}, namespace=name)) for name in ("shop", "other"))
     until = CREATED_MS + HOUR
     freezes = {"shop": Freeze("shop", "incident 42", until)}
@@ -164,13 +170,13 @@ def test_pod_in_a_frozen_namespace_is_due_when_that_ends() -> None:
     assert not last.is_overdue(until - 1)
 
 
-def test_freeze_that_ends_before_the_pod_is_due_is_not_shown() -> None:
+def test_freeze_that_ends_before_the_due_time_is_not_shown() -> None:
     freeze = Freeze("default", "x", CREATED_MS + 1_000)
     one = held_pods.described(Pod.of(held({"delay": "15"})), make_decider(), freeze)
     assert (one.held_by, one.due_ms) == ("delay=15s", CREATED_MS + 15_000)
 
 
-def test_freeze_is_a_lower_bound_of_an_unknown_time() -> None:
+def test_freeze_is_a_lower_bound_for_an_unknown_due_time() -> None:
     pod = Pod.of(held({"delay": "15", APPROVAL: "2.4"}, gates=[GATE, APPROVAL]))
     until = "namespace default is frozen until 2026-03-01T13:00:00Z: x"
     one = held_pods.described(pod, make_decider(), Freeze("default", "x", CREATED_MS + HOUR))
@@ -181,10 +187,10 @@ def test_freeze_is_a_lower_bound_of_an_unknown_time() -> None:
     assert held_pods.left(short, CREATED_MS) == ">=15s"
 
 
-def test_lower_bound_of_the_due_time_in_documents_and_order() -> None:
-    asks = {"holdfast.dev/approval": "2.4"}
-    gates = [GATE, *asks]
-    bounded = Pod.of(held({"delay": "48s", **asks}, name="bounded", gates=gates))
+def test_lower_bound_determines_order_and_document_fields() -> None:
+    requested = {"holdfast.dev/approval": "2.4"}
+    gates = [GATE, *requested]
+    bounded = Pod.of(held({"delay": "48s", **requested}, name="bounded", gates=gates))
     later = Pod.of(held({"delay": "61h"}, name="later"))
     first, last = held_pods.held_pods([later, bounded], make_decider())
     assert (first.name, last.name) == ("bounded", "later")
@@ -193,7 +199,7 @@ def test_lower_bound_of_the_due_time_in_documents_and_order() -> None:
     assert (fields["earliestDue"], fields["leastSecondsLeft"]) == ("2026-03-01T12:00:48Z", 48.0)
 
 
-def test_long_text_is_cut_only_in_the_narrow_table() -> None:
+def test_long_text_is_truncated_only_in_the_narrow_table() -> None:
     reason = "schema change of release 2.4, as agreed with the team"
     one = described({"delay": "15", "holdfast.dev/approval": reason}, gates=[GATE, APPROVAL])
     assert held_pods.row(one, CREATED_MS)[4] == "delay=15s, approval=schema change of release 2.4,…"

@@ -1,4 +1,4 @@
-"""JSONPath as kubectl has it, on a list of held pods."""
+"""JSONPath templates with kubectl's syntax, on a list of held pods."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LIST: dict[str, Any] = {
         pytest.param("{.items[?(@.secondsLeft > 4)].metadata.name}", "b", id="comparison"),
         pytest.param("{.items[?(@.metadata.name!='a')].secondsLeft}", "9.5 ", id="unequal"),
         pytest.param("{.items[?(@.owner)].metadata.name}", "a b", id="existence"),
-        pytest.param("names: {.items[0].metadata.*}!", "names: a!", id="text around"),
+        pytest.param("names: {.items[0].metadata.*}!", "names: a!", id="surrounding text"),
         pytest.param(
             r'{range .items[*]}{.metadata.name}{"\t"}{.secondsLeft}{"\n"}{end}',
             "a\t3\nb\t9.5\nc\t\n",
@@ -55,6 +55,6 @@ def test_path_with_and_without_braces(path: str) -> None:
 
 
 @pytest.mark.parametrize("template", ["{.items[}", "{.a", "{..name}", "{.a[?(1)]}", "{.a b}"])
-def test_what_is_not_supported_is_an_error(template: str) -> None:
+def test_unsupported_template_is_an_error(template: str) -> None:
     with pytest.raises(InvalidValueError, match="invalid JSONPath"):
         jsonpath.render(template, {"a": [{}]})

@@ -1,4 +1,4 @@
-"""What `holdfast explain` says of pods that do not run as their users expect."""
+"""`holdfast explain` for pods that do not run as their users expect."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -53,21 +53,21 @@ def requiring(pod: dict[str, Any], *values: tuple[str, str], field: str = "") ->
     return pod
 
 
-def test_contradiction_of_a_pod_and_a_rule() -> None:
+def test_pod_conflicts_with_a_placement_rule() -> None:
     pod = make_pod({"type": "space", "holdfast.dev/placed": "space@82541989"})
     pod["spec"]["nodeSelector"] = {ROLE: "core"}
-    told = explained(requiring(pod, (ROLE, "edge")))
+    report = explained(requiring(pod, (ROLE, "edge")))
     advice = "change one of the requirements that exclude each other: "
     clash = (
         f'no node can meet "{ROLE} In [core]" (nodeSelector) and "{ROLE} In [edge]" '
         "(placement rule space)"
     )
 
-    assert told["Nodes"] == clash
-    assert told["What"].startswith(advice + clash)
+    assert report["Nodes"] == clash
+    assert report["What"].startswith(advice + clash)
 
 
-def test_contradiction_of_a_pod_and_a_record() -> None:
+def test_pod_conflicts_with_its_recorded_node() -> None:
     pod = requiring(make_launcher(finalizers=["holdfast.dev/sticky"]), field="node-1 node-2")
 
     assert explained(pod)["Nodes"].endswith(
@@ -75,7 +75,7 @@ def test_contradiction_of_a_pod_and_a_record() -> None:
     )
 
 
-def test_requirements_that_some_node_can_meet() -> None:
+def test_satisfiable_requirements_are_not_reported() -> None:
     pod = make_pod({})
     pod["spec"]["nodeSelector"] = {ROLE: "edge"}
 
@@ -90,8 +90,10 @@ def test_requirements_that_some_node_can_meet() -> None:
         pytest.param({"holdfast.dev/delay": "1h", "team": "a"}, "", id="another key"),
     ],
 )
-def test_template_that_differs_from_the_pod(template: dict[str, str], advice: str) -> None:
-    told = explained(
+def test_template_annotation_that_differs_from_the_pod(
+    template: dict[str, str], advice: str
+) -> None:
+    report = explained(
         held({"holdfast.dev/delay": "1h"}), template=Template("StatefulSet", "web", template)
     )
     expected = (
@@ -99,11 +101,11 @@ def test_template_that_differs_from_the_pod(template: dict[str, str], advice: st
         "pod web-0 -n default"
     )
 
-    assert (expected in told["What"]) is bool(advice)
+    assert (expected in report["What"]) is bool(advice)
 
 
 @pytest.mark.parametrize("uid", ["u", "another"])
-def test_template_of_the_pod_s_own_controller(uid: str) -> None:
+def test_template_is_read_only_from_the_pods_controller(uid: str) -> None:
     api, owner = FakeApi(), owner_of("StatefulSet", "web", "u", api_version="apps/v1")
     template = {"metadata": {"annotations": {"delay": "5s"}}}
     api.put(
@@ -116,23 +118,25 @@ def test_template_of_the_pod_s_own_controller(uid: str) -> None:
     assert explain._template(api, pod) == expected
 
 
-def test_deleted_pod_that_a_finalizer_of_holdfast_keeps() -> None:
+def test_deleted_pod_kept_by_a_holdfast_finalizer() -> None:
     pod = make_launcher(finalizers=["holdfast.dev/sticky"], node="node-1")
     pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
-    told = explained(pod)
+    report = explained(pod)
 
-    assert told["Pod"] == "is being deleted, and kept by Holdfast's finalizer holdfast.dev/sticky"
-    assert "the controller removes its finalizer; if it stays, run holdfast doctor" in told["What"]
+    assert report["Pod"] == "is being deleted, and kept by Holdfast's finalizer holdfast.dev/sticky"
+    assert (
+        "the controller removes its finalizer; if it stays, run holdfast doctor" in report["What"]
+    )
 
 
-def test_pod_on_a_node_that_is_not_ready() -> None:
+def test_pod_on_a_not_ready_node() -> None:
     api = FakeApi()
     condition = {"type": "Ready", "status": "Unknown", "reason": "NodeStatusUnknown"}
     api.put("/api/v1/nodes/node-1", {"metadata": {}, "status": {"conditions": [condition]}})
     api.put("/api/v1/nodes/node-2", {"metadata": {}})
-    told = explained(make_pod({}, node="node-1"), nodes=[*nodes.bound(api, "node-1")])
+    report = explained(make_pod({}, node="node-1"), nodes=[*nodes.bound(api, "node-1")])
 
-    assert told["Nodes"] == "is bound to node-1: it is not ready (NodeStatusUnknown)"
-    assert "kubectl describe node node-1" in told["What"]
+    assert report["Nodes"] == "is bound to node-1: it is not ready (NodeStatusUnknown)"
+    assert "kubectl describe node node-1" in report["What"]
     assert [*nodes.bound(api, "node-2")] == []
     assert [state.problem for state in nodes.bound(api, "x")] == ["the node does not exist"]

@@ -1,4 +1,4 @@
-"""The place of held pods in the lines of their paces."""
+"""Places of held pods in line for their pace."""
 
 from typing import Any
 
@@ -23,10 +23,10 @@ DECIDER = make_decider(JVM)
 
 
 def paced(name: str, value: str = "jvm", **fields: Any) -> PacedPod:
-    """Make a pod; `waits` is when it was created, `released` when it began to start."""
+    """Make a pod that was created at `waits` if it is held, or released at `released`."""
     phase, waits = fields.pop("phase", "Pending"), fields.pop("waits", None)
     gates = fields.pop("gates", [PACE] if waits is not None else [])
-    annotations = {PACE: value, **fields.pop("asks", {})}
+    annotations = {PACE: value, **fields.pop("extra", {})}
     if (released := fields.pop("released", None)) is not None:
         annotations["holdfast.dev/released"] = instant(CREATED_MS + released * SECOND)
     source = make_pod(annotations, name=name, uid=name, gates=gates, **fields)
@@ -49,7 +49,7 @@ STARTING = [
 ]
 
 
-def test_places_in_order_of_due_time_and_how_many_start() -> None:
+def test_places_follow_due_time_and_count_starting_pods() -> None:
     found = lines().places([paced("b", waits=5), paced("a", waits=3), *STARTING], "")
     assert {name: str(one) for (_, name), one in found.items()} == {
         "a": "pace jvm: 2 of 2 starting, 1st in line",
@@ -65,7 +65,7 @@ def test_places_in_order_of_due_time_and_how_many_start() -> None:
     ("pod", "expected"),
     [
         pytest.param(
-            paced("a", waits=1, gates=[PACE, APPROVAL], asks={APPROVAL: "x"}),
+            paced("a", waits=1, gates=[PACE, APPROVAL], extra={APPROVAL: "x"}),
             "pace jvm: 2 of 2 starting",
             id="another hold",
         ),
@@ -74,20 +74,20 @@ def test_places_in_order_of_due_time_and_how_many_start() -> None:
                 "a",
                 waits=1,
                 gates=[PACE, APPROVAL],
-                asks={APPROVAL: "x", "holdfast.dev/approved-by": "jane"},
+                extra={APPROVAL: "x", "holdfast.dev/approved-by": "jane"},
             ),
             "pace jvm: 2 of 2 starting, 1st in line",
-            id="another hold that has ended",
+            id="another hold, ended",
         ),
         pytest.param(
-            paced("a", waits=1, gates=[PACE, GATE], asks={"delay": "1h"}),
+            paced("a", waits=1, gates=[PACE, GATE], extra={"delay": "1h"}),
             "pace jvm: 2 of 2 starting",
             id="a delay",
         ),
         pytest.param(
-            paced("a", waits=1, gates=[PACE, GATE], asks={"delay": "5s"}),
+            paced("a", waits=1, gates=[PACE, GATE], extra={"delay": "5s"}),
             "pace jvm: 2 of 2 starting, 1st in line",
-            id="a delay that is over",
+            id="an elapsed delay",
         ),
         pytest.param(
             paced("a", "3,10/1m", waits=1),
@@ -103,25 +103,25 @@ def test_place_of_a_pod(pod: PacedPod, expected: str) -> None:
     assert "".join(map(str, found.values())) == expected
 
 
-def test_pods_that_no_longer_start() -> None:
+def test_pods_past_the_start_timeout_do_not_count() -> None:
     late = msgspec.structs.replace(STARTING[0])
     then = PaceLines(DECIDER, CREATED_MS + 302 * SECOND, lambda _: False)
     (place,) = then.places([paced("a", waits=3), late], "").values()
     assert place.starting == 0
 
 
-def test_pods_of_a_frozen_namespace_are_in_no_line() -> None:
+def test_pods_in_a_frozen_namespace_have_no_place() -> None:
     (place,) = lines(is_frozen=lambda _: True).places([paced("a", waits=1)], "").values()
     assert place.number == 0
 
 
-def test_owners_have_their_own_lines() -> None:
+def test_each_owner_has_its_own_line() -> None:
     owners = [[owner_of("ReplicaSet", name, name)] for name in ("web", "db")]
     pods = [paced(str(at), "own", waits=1, owners=one) for at, one in enumerate(owners)]
     assert [one.number for one in lines().places(pods, "").values()] == [1, 1]
 
 
-def test_namespaces_that_have_to_be_read() -> None:
+def test_namespaces_to_read() -> None:
     assert lines().scopes([paced("a", waits=1)]) == {""}
     assert lines().scopes([paced("a", "2", waits=1)]) == {"default"}
     assert lines().scopes([paced("a"), paced("b", "x", waits=1)]) == set()
@@ -135,5 +135,5 @@ def test_ordinal(number: int, text: str) -> None:
     assert pace_places.ordinal(number) == text
 
 
-def test_held_pods_without_a_pace_are_not_read() -> None:
+def test_pods_without_a_pace_need_no_namespaces() -> None:
     assert lines().scopes([paced("a", gates=[GATE]), PacedPod.of(held({"delay": "15"}))]) == set()

@@ -25,20 +25,20 @@ def pod(*terms: Any, selector: dict[str, str] | None = None) -> Pod:
 
 
 @pytest.mark.parametrize(
-    ("of", "names", "labels"),
+    ("pinned", "names", "labels"),
     [
-        pytest.param(pod(), [], [], id="nothing"),
+        pytest.param(pod(), [], [], id="no constraints"),
         pytest.param(pod(BY_NAME), ["node-1"], [], id="by name"),
         pytest.param(pod(BY_NAME, BY_LABEL), ["node-1"], ["node-2", "node-3"], id="two terms"),
-        pytest.param(pod(BY_NAME, ANYWHERE), [], [], id="a term that takes others"),
+        pytest.param(pod(BY_NAME, ANYWHERE), [], [], id="a term that allows other nodes"),
         pytest.param(pod(selector={HOSTNAME: "n"}), [], ["n"], id="selector"),
         pytest.param(pod(ANYWHERE, selector={HOSTNAME: "n"}), [], ["n"], id="selector and terms"),
         pytest.param(pod(BY_NAME, selector={HOSTNAME: "n"}), ["node-1"], [], id="the name wins"),
-        pytest.param(pod(selector={"disk": "fast"}), [], [], id="selector of something else"),
+        pytest.param(pod(selector={"disk": "fast"}), [], [], id="selector without a hostname"),
     ],
 )
-def test_pins(of: Pod, names: list[str], labels: list[str]) -> None:
-    assert pod_status.pins(of) == [
+def test_pins(pinned: Pod, names: list[str], labels: list[str]) -> None:
+    assert pod_status.pins(pinned) == [
         *(Pin(name) for name in names),
         *(Pin(label, by_label=True) for label in labels),
     ]
@@ -55,8 +55,8 @@ def node(*, cordoned: bool = False, ready: str = "True", **labels: str) -> Node:
 @pytest.mark.parametrize(
     ("found", "problem"),
     [
-        pytest.param(node(a="1"), "", id="well"),
-        pytest.param(Node(metadata=node(a="1").metadata), "", id="says nothing"),
+        pytest.param(node(a="1"), "", id="healthy"),
+        pytest.param(Node(metadata=node(a="1").metadata), "", id="no status"),
         pytest.param(node(cordoned=True), "it is cordoned; run kubectl uncordon n", id="cordoned"),
         pytest.param(node(ready="False"), "it is not ready (KubeletNotReady)", id="not ready"),
         pytest.param(
@@ -74,7 +74,7 @@ def test_node_state(found: Node, problem: str) -> None:
         assert pod_status.node_state("n", found) == NodeState("n")
 
 
-def test_a_node_that_is_not_there() -> None:
+def test_missing_node() -> None:
     assert pod_status.node_state("n", None) == NodeState(
         "n", "the node does not exist", missing=True
     )

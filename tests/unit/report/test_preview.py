@@ -1,4 +1,4 @@
-"""What `holdfast preview` makes of manifests, offline."""
+"""Offline previews of manifests by `holdfast preview`."""
 
 from typing import Any
 
@@ -38,13 +38,13 @@ def workload(kind: str, group: str, annotations: Any, **spec: Any) -> dict[str, 
     }
 
 
-def made(document: dict[str, Any], namespace: str = "default") -> Preview:
+def previewed(document: dict[str, Any], namespace: str = "default") -> Preview:
     (seen,) = OfflinePreview(PIPELINE, namespace, CREATED_MS).preview(document)
     return seen
 
 
-def test_a_pod_that_is_held() -> None:
-    seen = made(pod({"delay": "15"}))
+def test_held_pod() -> None:
+    seen = previewed(pod({"delay": "15"}))
     assert seen.what == "Pod default/web"
     assert seen.refusals == []
     assert "+    holdfast.dev/held: delay=15s" in seen.diff
@@ -52,10 +52,10 @@ def test_a_pod_that_is_held() -> None:
     assert not [line for line in seen.diff if line.startswith("-")]
 
 
-def test_the_manifest_itself_is_left_alone() -> None:
+def test_manifest_is_not_modified() -> None:
     document = pod({"delay": "15"})
     before = yaml.safe_dump(document)
-    made(document)
+    previewed(document)
     assert yaml.safe_dump(document) == before
 
 
@@ -69,32 +69,34 @@ def test_the_manifest_itself_is_left_alone() -> None:
         pytest.param("CronJob", "batch", id="CronJob"),
     ],
 )
-def test_a_template_is_shown_as_its_pods_will_be(kind: str, group: str) -> None:
-    seen = made(workload(kind, group, {"delay": "15"}))
+def test_template_is_previewed_as_its_pods(kind: str, group: str) -> None:
+    seen = previewed(workload(kind, group, {"delay": "15"}))
     assert seen.what == f"{kind} shop/web"
     assert "+  - name: holdfast.dev/delay" in seen.diff
     assert "ownerReferences" not in "".join(seen.diff)
-    refused = made(workload(kind, group, {"delay": "soon"}))
-    assert len(refused.refusals) == 1
-    assert 'template.metadata: annotation delay: invalid value "soon"' in refused.refusals[0]
+    rejected = previewed(workload(kind, group, {"delay": "soon"}))
+    assert len(rejected.refusals) == 1
+    assert 'template.metadata: annotation delay: invalid value "soon"' in rejected.refusals[0]
 
 
-def test_pods_of_a_daemon_set_are_not_placed() -> None:
-    assert made(workload("DaemonSet", "apps", {"type": "space"})).diff == []
-    assert "kubernetes.io/role" in "".join(made(workload("Job", "batch", {"type": "space"})).diff)
+def test_daemon_set_pods_are_not_placed() -> None:
+    assert previewed(workload("DaemonSet", "apps", {"type": "space"})).diff == []
+    assert "kubernetes.io/role" in "".join(
+        previewed(workload("Job", "batch", {"type": "space"})).diff
+    )
 
 
-def test_what_a_workload_suffers_is_warned_of() -> None:
-    seen = made(workload("Job", "batch", {"delay": "1h"}, activeDeadlineSeconds=60))
+def test_active_deadline_shorter_than_the_delay_is_a_warning() -> None:
+    seen = previewed(workload("Job", "batch", {"delay": "1h"}, activeDeadlineSeconds=60))
     assert any("activeDeadlineSeconds=60 expires" in warning for warning in seen.warnings)
 
 
-def test_a_vm_is_checked_and_its_template_is_not_taken_for_a_pod() -> None:
-    assert made(workload("VirtualMachine", "kubevirt.io", {"delay": "15"})).diff == []
-    assert made(workload("VirtualMachine", "kubevirt.io", {"delay": "soon"})).refusals
+def test_vm_is_validated_but_its_template_is_not_mutated() -> None:
+    assert previewed(workload("VirtualMachine", "kubevirt.io", {"delay": "15"})).diff == []
+    assert previewed(workload("VirtualMachine", "kubevirt.io", {"delay": "soon"})).refusals
 
 
-def test_templates_of_other_kinds_are_checked() -> None:
+def test_templates_of_other_kinds_are_validated() -> None:
     template = {"metadata": {"annotations": {"delay": "soon"}}, "spec": {}}
     for version, kind, spec in (
         ("v1", "ReplicationController", {"template": template}),
@@ -121,7 +123,7 @@ def test_templates_of_other_kinds_are_checked() -> None:
         ),
     ):
         document = {"apiVersion": version, "kind": kind, "metadata": {"name": "x"}, "spec": spec}
-        assert 'invalid value "soon"' in made(document).refusals[0]
+        assert 'invalid value "soon"' in previewed(document).refusals[0]
 
 
 def several(kind: str, *annotations: dict[str, str]) -> dict[str, Any]:
@@ -164,7 +166,7 @@ def test_warning_about_a_workload_is_shown_once() -> None:
 
 
 @pytest.mark.parametrize("kind", WHERE)
-def test_annotations_outside_metadata_of_each_template(kind: str) -> None:
+def test_misplaced_annotations_of_each_template_are_a_warning(kind: str) -> None:
     document = several(kind, {}, {})
     for (_, part), value in zip(preview.templates(document), ("1s", "2s"), strict=True):
         part["spec"]["annotations"] = {"holdfast.dev/delay": value}
@@ -201,9 +203,7 @@ def test_each_template_is_selected_by_its_labels() -> None:
     ],
     ids=["no jobs", "no spec", "invalid", "pod", "another kind"],
 )
-def test_workload_without_a_template_has_an_empty_one(
-    document: dict[str, Any], paths: list[str]
-) -> None:
+def test_invalid_workload_has_an_empty_template(document: dict[str, Any], paths: list[str]) -> None:
     assert [path for path, _ in preview.templates(document)] == paths
 
 
@@ -214,20 +214,22 @@ def test_workload_without_a_template_has_an_empty_one(
             pod({"delay": 15}),
             "the object is invalid: Expected str, got int - at $.metadata.annotations[...]; "
             'annotation values must be strings, such as "15"',
-            id="a number",
+            id="number",
         ),
-        pytest.param({**pod(), "spec": []}, "Expected object, got array", id="no object"),
-        pytest.param({**pod(), "spec": None}, "Expected object", id="nothing"),
-        pytest.param({**pod(), "metadata": "web"}, "Expected object, got str", id="metadata"),
+        pytest.param({**pod(), "spec": []}, "Expected object, got array", id="list as spec"),
+        pytest.param({**pod(), "spec": None}, "Expected object", id="null spec"),
+        pytest.param(
+            {**pod(), "metadata": "web"}, "Expected object, got str", id="string as metadata"
+        ),
     ],
 )
-def test_what_the_api_server_would_not_take_is_refused(document: Any, found: str) -> None:
-    assert found in made(document).refusals[0]
-    assert "AdmissionReview" not in made(document).refusals[0]
+def test_object_that_the_api_server_would_reject_is_rejected(document: Any, found: str) -> None:
+    assert found in previewed(document).refusals[0]
+    assert "AdmissionReview" not in previewed(document).refusals[0]
 
 
-def test_a_forged_finalizer_is_refused() -> None:
-    refusals = made(pod({}, finalizers=["holdfast.dev/sticky"])).refusals
+def test_forged_finalizer_is_rejected() -> None:
+    refusals = previewed(pod({}, finalizers=["holdfast.dev/sticky"])).refusals
     assert "is reserved for Holdfast" in refusals[0]
 
 
@@ -235,7 +237,7 @@ def test_a_forged_finalizer_is_refused() -> None:
     ("document", "kinds"),
     [
         pytest.param(None, [], id="an empty document"),
-        pytest.param("text", [], id="a text"),
+        pytest.param("text", [], id="string"),
         pytest.param(pod(), ["Pod"], id="one"),
         pytest.param({"kind": "List", "items": [pod(), pod()]}, ["Pod", "Pod"], id="a list"),
         pytest.param({"kind": "PodList", "items": [pod()]}, ["Pod"], id="a typed list"),
@@ -259,27 +261,27 @@ def test_concerns(version: str | None, kind: str | None, expected: bool) -> None
     assert preview.concerns({"apiVersion": version, "kind": kind}) is expected
 
 
-def test_a_template_without_metadata_is_taken_as_it_is() -> None:
+def test_template_without_metadata_is_accepted() -> None:
     document = workload("Job", "batch", None)
     del document["spec"]["template"]["metadata"]
-    assert made(document).refusals == []
+    assert previewed(document).refusals == []
 
 
-def test_a_part_of_a_manifest_is_shown_as_far_as_it_goes() -> None:
-    """A patch of kustomize's has no containers, and often no spec."""
+def test_partial_manifest_is_previewed() -> None:
+    """A kustomize patch has no containers, and often no spec."""
     document = workload("Deployment", "apps", {"delay": "15"})
     del document["spec"]["template"]["spec"]
-    seen = made(document)
+    seen = previewed(document)
     assert seen.refusals == []
     assert "+  schedulingGates:" in seen.diff
     assert "+  - name: holdfast.dev/delay" in seen.diff
 
     bare = {key: value for key, value in pod({"type": "space"}).items() if key != "spec"}
-    assert "+spec:" in made(bare).diff
-    assert made({**bare, "metadata": {"name": "web"}}).diff == []
+    assert "+spec:" in previewed(bare).diff
+    assert previewed({**bare, "metadata": {"name": "web"}}).diff == []
 
 
-def test_of_a_dry_run_only_what_is_decided_is_compared() -> None:
+def test_dry_run_compares_only_fields_that_holdfast_sets() -> None:
     stored = {
         "metadata": {"annotations": {"a": "b"}, "uid": "u", "finalizers": []},
         "spec": {"schedulingGates": [{"name": "g"}], "containers": [], "nodeName": "n"},
@@ -293,7 +295,7 @@ def test_of_a_dry_run_only_what_is_decided_is_compared() -> None:
 
 def test_template_of_an_unknown_kind() -> None:
     annotations = {"delay": "15", "holdfast.dev/delai": "15"}
-    shown = made(workload("Rollout", "argoproj.io", annotations))
+    shown = previewed(workload("Rollout", "argoproj.io", annotations))
 
     assert preview.concerns(workload("Rollout", "argoproj.io", {}))
     assert not preview.concerns({"apiVersion": "argoproj.io/v1", "kind": "Rollout", "spec": None})
@@ -325,9 +327,7 @@ SELECTED = make_pipeline(
         pytest.param("a", {"app": "web"}, "", id="served"),
     ],
 )
-def test_pods_that_are_not_sent_to_holdfast(
-    namespace: str, labels: dict[str, str], why: str
-) -> None:
+def test_pods_not_sent_to_holdfast(namespace: str, labels: dict[str, str], why: str) -> None:
     scope = AdmissionScope(SELECTED.profiles.selectors, lambda name: {"team": name})
     preview_of = OfflinePreview(SELECTED, namespace, CREATED_MS, scope).preview
     web = workload("Job", "batch", {"delay": "15"})
@@ -344,13 +344,13 @@ def test_pods_that_are_not_sent_to_holdfast(
     assert why in idle.unserved
 
 
-def test_template_is_checked_although_its_pods_are_not_selected() -> None:
+def test_template_is_validated_even_if_its_pods_are_not_selected() -> None:
     scope = AdmissionScope(SELECTED.profiles.selectors, lambda _: {"team": "a"})
     preview_of = OfflinePreview(SELECTED, "shop", CREATED_MS, scope).preview
     assert preview_of(workload("Job", "batch", {"delay": "soon"}))[0].refusals
 
 
-def test_profile_of_the_namespace_of_a_workload() -> None:
+def test_workload_namespace_selects_the_profile() -> None:
     pipeline = make_pipeline(
         "profiles: [{schedulerName: '*'}, {name: shop, schedulerName: '*', namespaces: [shop]}]"
     )
@@ -367,14 +367,14 @@ def test_profile_of_the_namespace_of_a_workload() -> None:
         pytest.param("Sun 09:00-17:00", "open until 2026-03-01T17:00:00Z", id="open"),
     ],
 )
-def test_next_opening_of_a_window(window: str, opens: str) -> None:
-    (held,) = (step for step in made(pod({WINDOW: window})).steps if step.changes)
+def test_window_summary_says_when_it_opens_or_closes(window: str, opens: str) -> None:
+    (held,) = (step for step in previewed(pod({WINDOW: window})).steps if step.changes)
     assert held.summary == f"adds scheduling gate {WINDOW}; {opens}"
-    assert made(pod({WINDOW: "Mon"})).refusals
+    assert previewed(pod({WINDOW: "Mon"})).refusals
 
 
-def test_mistyped_key_of_a_pod() -> None:
-    (warning,) = made(pod({"holdfast.dev/windov": "15"})).warnings
+def test_mistyped_annotation_gets_a_suggestion() -> None:
+    (warning,) = previewed(pod({"holdfast.dev/windov": "15"})).warnings
 
     assert "did you mean holdfast.dev/window?" in warning
 
@@ -386,19 +386,19 @@ def test_mistyped_key_of_a_pod() -> None:
             workload("Deployment", "apps", {}),
             'spec.template.spec.annotations is not a field: move "holdfast.dev/delay" to '
             "spec.template.metadata.annotations",
-            id="of a template",
+            id="template",
         ),
         pytest.param(
             pod({}),
             'spec.annotations is not a field: move "holdfast.dev/delay" to metadata.annotations',
-            id="of a pod",
+            id="pod",
         ),
     ],
 )
-def test_annotations_outside_metadata(document: Any, warning: str) -> None:
+def test_misplaced_annotations_are_a_warning(document: Any, warning: str) -> None:
     preview.templates(document)[0][1]["spec"]["annotations"] = {
         "holdfast.dev/delay": "15",
         "x": "y",
     }
 
-    assert list(made(document).warnings) == [warning]
+    assert list(previewed(document).warnings) == [warning]

@@ -18,7 +18,7 @@ VOID = frozenset({"meta"})
 
 
 class Page(HTMLParser):
-    """Reads a page, and fails where its tags do not match."""
+    """Parses a page, and fails if its tags do not match."""
 
     def __init__(self, source: bytes) -> None:
         super().__init__()
@@ -46,7 +46,7 @@ class Page(HTMLParser):
     def count(self, tag: str) -> int:
         return sum(1 for name, _ in self.seen if name == tag)
 
-    def texts(self, tag: str) -> list[dict[str, str | None]]:
+    def attributes_of(self, tag: str) -> list[dict[str, str | None]]:
         return [attributes for name, attributes in self.seen if name == tag]
 
 
@@ -65,17 +65,17 @@ WAITS = HeldPodRow(("shop", "web-0"), CREATED_MS + 90 * SECOND)
 LATE = HeldPodRow(("shop", "web-1"), CREATED_MS - 5 * SECOND, "delay", "annotation delay: …")
 
 
-def test_held_pods_are_shown_those_due_first() -> None:
+def test_held_pods_are_sorted_by_due_time() -> None:
     seen = page([WAITS, LATE, HeldPodRow(("a", "b"), NEVER_MS)])
     assert "3 held pods" in seen.text
     assert seen.text.index("shop/web-1") < seen.text.index("shop/web-0") < seen.text.index("a/b")
     assert "1m30s" in seen.text
     assert "overdue 5s" in seen.text
     assert "not known" in seen.text
-    assert sum(attributes.get("class") == "bad" for attributes in seen.texts("th")) == 1
+    assert sum(attributes.get("class") == "bad" for attributes in seen.attributes_of("th")) == 1
 
 
-def test_what_pods_say_of_themselves_is_escaped() -> None:
+def test_user_supplied_text_is_escaped() -> None:
     evil = '<script>alert("x")</script>'
     machine = StickyVm(evil, evil, evil, loose="", runs_on=evil, remark=evil)
     seen = page(
@@ -91,13 +91,13 @@ def test_what_pods_say_of_themselves_is_escaped() -> None:
     assert seen.text.count(evil) >= 15
 
 
-def test_next_hour_and_day_are_drawn_and_described() -> None:
+def test_charts_of_next_hour_and_day_are_labelled() -> None:
     inside = [HeldPodRow(("a", str(n)), CREATED_MS + n * MINUTE) for n in range(59)]
     seen = page([*inside, HeldPodRow(("a", "later"), CREATED_MS + 61 * MINUTE)])
-    hour, day = (found for found in seen.texts("div") if found.get("role") == "img")
+    hour, day = (found for found in seen.attributes_of("div") if found.get("role") == "img")
     assert hour["aria-label"] == "Next hour: 59 of 60 held pods due"
     assert day["aria-label"] == "Next day: 60 of 60 held pods due"
-    heights = [found["style"] for found in seen.texts("i")]
+    heights = [found["style"] for found in seen.attributes_of("i")]
     assert heights[:60] == ["height:100%"] * 59 + ["height:0%"]
     assert heights[60:] == ["height:100%", "height:4%", *["height:0%"] * 22]
     assert "Each bar is one minute; the highest is 1 pod." in seen.text
@@ -112,10 +112,10 @@ def test_next_hour_and_day_are_drawn_and_described() -> None:
         ([Level.WARNING, Level.PROBLEM], ("health problem", "Not healthy\nf0: v; f1: v")),
     ],
 )
-def test_health_comes_first(levels: Sequence[Level], expected: tuple[str, str]) -> None:
+def test_health_is_the_first_section(levels: Sequence[Level], expected: tuple[str, str]) -> None:
     seen = page(facts=[Fact(f"f{number}", "v", level) for number, level in enumerate(levels)])
     kind, text = expected
-    first = seen.texts("section")[0]
+    first = seen.attributes_of("section")[0]
     assert first["class"] == kind
     assert text in seen.text.split("Next hour")[0]
 
@@ -128,7 +128,7 @@ GROUPED = [
 
 
 def links(seen: Page) -> list[str | None]:
-    return [found["href"] for found in seen.texts("a")]
+    return [found["href"] for found in seen.attributes_of("a")]
 
 
 def test_pods_are_grouped_by_namespace_and_by_owner() -> None:
@@ -141,22 +141,22 @@ def test_pods_are_grouped_by_namespace_and_by_owner() -> None:
     assert "shop/alone" not in seen.text
 
 
-def test_page_refreshes_itself_until_it_is_paused() -> None:
-    assert {"http-equiv": "refresh", "content": "10"} in page().texts("meta")
+def test_page_refreshes_unless_paused() -> None:
+    assert {"http-equiv": "refresh", "content": "10"} in page().attributes_of("meta")
     seen = page(selection=Selection("shop", is_paused=True))
-    assert not any("http-equiv" in found for found in seen.texts("meta"))
+    assert not any("http-equiv" in found for found in seen.attributes_of("meta"))
     assert "/?namespace=shop&paused=1" in links(page(selection=Selection("shop")))
     assert "/?namespace=shop" in links(seen)
 
 
-def test_paces_and_windows_are_shown_where_there_are_any() -> None:
+def test_paces_and_windows_are_shown_if_present() -> None:
     seen = page(paces={"jvm": (4, 12)}, windows={"night": "open until 06:00"})
     for wanted in ("Paces", "jvm", "Windows", "night", "open until 06:00"):
         assert wanted in seen.text
     assert "Paces" not in page().text
 
 
-def test_one_is_told_as_one() -> None:
+def test_counts_of_one_are_singular() -> None:
     status = Status("https://x", CREATED_MS, (), [WAITS], [Released(("a", "b"), CREATED_MS, "")])
     written = status_page.page(status).decode()
     assert "<title>Holdfast: 1 held pod</title>" in written
@@ -164,7 +164,7 @@ def test_one_is_told_as_one() -> None:
     assert "<h2>Last 1 release</h2>" in written
 
 
-def test_releases_are_shown_the_newest_first() -> None:
+def test_releases_are_sorted_newest_first() -> None:
     old = Released(("a", "old"), CREATED_MS - MINUTE, "released 0.010 s after its time")
     new = Released(("a", "new"), CREATED_MS - SECOND, "released 0.020 s after its time")
     seen = page(released=[old, new])
@@ -178,7 +178,7 @@ MACHINES = [
 ]
 
 
-def test_sticky_vms_are_shown_where_there_are_any() -> None:
+def test_sticky_vms_are_shown_if_present() -> None:
     seen = page(machines=MACHINES)
     assert "2 VMs" in seen.text
     for wanted in ("shop/db", "node-2", "node-1", "set by hand", "not running", "not sticky"):
@@ -187,21 +187,21 @@ def test_sticky_vms_are_shown_where_there_are_any() -> None:
     assert "First 500 VMs" in page(machines=MACHINES * 251).text
 
 
-def test_it_is_accessible() -> None:
+def test_page_is_accessible() -> None:
     seen = page([WAITS])
-    assert seen.texts("html") == [{"lang": "en"}]
+    assert seen.attributes_of("html") == [{"lang": "en"}]
     assert seen.count("h1") == seen.count("main") == 1
     assert seen.count("caption") == seen.count("table")
-    assert all(attributes.get("scope") for attributes in seen.texts("th"))
+    assert all(attributes.get("scope") for attributes in seen.attributes_of("th"))
 
 
-def test_nothing_comes_from_elsewhere_and_nothing_runs() -> None:
+def test_page_has_no_scripts_or_external_resources() -> None:
     source = status_page.page(Status("https://x", CREATED_MS, [], [WAITS], [])).decode()
     for word in ("<script", 'href="http', "src=", "url("):
         assert word not in source
 
 
-def test_its_size_is_bounded() -> None:
+def test_page_size_is_bounded() -> None:
     many = [HeldPodRow(("a", str(n)), CREATED_MS + n) for n in range(2_000)]
     seen = page(many)
     assert "2000 held pods (first 500)" in seen.text

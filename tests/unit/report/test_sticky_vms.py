@@ -43,7 +43,7 @@ def vmi(owner: str = "vm-1", node: str = "node-1") -> Instance:
     return msgspec.convert({"metadata": metadata, "status": {"nodeName": node}}, Instance)
 
 
-def test_text_that_names_no_node_is_in_no_command() -> None:
+def test_invalid_node_name_is_not_used_in_a_command() -> None:
     one = sticky_vms.described(vm(node="n", uid="vm-1"), vmi(node="x; id #"), ARGS)
     assert (one.runs_on, one.differs) == ('"x; id #"', False)
     assert "holdfast sticky set" not in "\n".join(sticky_vms.shown(one, None, required=True))
@@ -54,10 +54,8 @@ def test_text_that_names_no_node_is_in_no_command() -> None:
     [
         pytest.param({}, "", True, "", id="nothing recorded"),
         pytest.param({"node": "n", "uid": "vm-1"}, "n", True, "", id="recorded"),
-        pytest.param({"node": "n"}, "n", True, "set by hand", id="by a person"),
-        pytest.param(
-            {"node": "n", "uid": "vm-0"}, "", True, "copied from another VM", id="a clone"
-        ),
+        pytest.param({"node": "n"}, "n", True, "set by hand", id="set by hand"),
+        pytest.param({"node": "n", "uid": "vm-0"}, "", True, "copied from another VM", id="clone"),
     ],
 )
 def test_described(annotations: dict[str, str], node: str, sticks: bool, remark: str) -> None:
@@ -67,7 +65,7 @@ def test_described(annotations: dict[str, str], node: str, sticks: bool, remark:
     assert bool(remark) == bool(one.remark)
 
 
-def test_an_instance_of_another_vm_does_not_count() -> None:
+def test_instance_of_another_vm_is_ignored() -> None:
     assert sticky_vms.described(vm(), vmi("vm-0"), ARGS).runs_on == ""
     assert sticky_vms.described(vm(), None, ARGS).runs_on == ""
 
@@ -78,28 +76,26 @@ def test_an_instance_of_another_vm_does_not_count() -> None:
         pytest.param(None, False, id="stopped"),
         pytest.param(vmi(), False, id="running"),
         pytest.param(vmi(node=""), True, id="starting"),
-        pytest.param(vmi("vm-0", node=""), False, id="another VM's"),
+        pytest.param(vmi("vm-0", node=""), False, id="instance of another VM"),
     ],
 )
-def test_changed_record_does_not_apply_to_a_start_that_waits(
-    instance: Instance | None, waits: bool
-) -> None:
-    said = sticky_vms.waiting_start(vm(), instance)
-    assert ("kubectl delete vmi db --namespace shop" in said) is waits
-    assert bool(said) is waits
+def test_waiting_start_suggests_deleting_the_vmi(instance: Instance | None, waits: bool) -> None:
+    advice = sticky_vms.waiting_start(vm(), instance)
+    assert ("kubectl delete vmi db --namespace shop" in advice) is waits
+    assert bool(advice) is waits
 
 
 OWNED: dict[str, Any] = {"fieldsV1": {"f:metadata": {"f:annotations": {f"f:{NODE}": {}}}}}
 ONE = StickyVm("shop", "db", "node-1", loose="", runs_on="node-2", remark="r")
 
 
-def test_vm_that_runs_elsewhere() -> None:
+def test_vm_on_another_node_differs_from_its_record() -> None:
     own = [{"manager": "holdfast-controller", **OWNED}]
     for writers, differs in ((own, True), ([], True), ([{"manager": "kubectl", **OWNED}], False)):
-        known = vm(node="node-2", uid="vm-1")
+        machine = vm(node="node-2", uid="vm-1")
         metadata = msgspec.convert({"managedFields": writers}, TracedMetadata).managed_fields
-        known = replace_metadata(known, managed_fields=metadata)
-        one = sticky_vms.described(known, vmi(), ARGS)
+        machine = replace_metadata(machine, managed_fields=metadata)
+        one = sticky_vms.described(machine, vmi(), ARGS)
         assert one.differs == differs
         assert sticky_vms.row(one, CREATED_MS)[3] == ("node-1 (differs)" if differs else "node-1")
         assert sticky_vms.document(one)["differs"] == differs
@@ -107,7 +103,7 @@ def test_vm_that_runs_elsewhere() -> None:
         assert differs == (note in "\n".join(sticky_vms.shown(one, None, required=True)))
 
 
-def test_vm_that_may_run_elsewhere() -> None:
+def test_vm_that_is_free_or_stopped_does_not_differ() -> None:
     loose = vm(node="node-2", uid="vm-1", sticky="false")
     assert not sticky_vms.described(loose, vmi(), ARGS).differs
     assert not sticky_vms.described(vm(), vmi(), ARGS).differs
@@ -130,28 +126,33 @@ def test_row_and_document() -> None:
     assert document["metadata"] == {"namespace": "shop", "name": "db", "creationTimestamp": None}
 
 
-def told(state: NodeState | None = None, *, required: bool = True, **changes: Any) -> str:
+def shown_text(state: NodeState | None = None, *, required: bool = True, **changes: Any) -> str:
     return "\n".join(sticky_vms.shown(replace(ONE, **changes), state, required=required))
 
 
 def test_shown() -> None:
-    assert told(NodeState("node-1")) == (
+    assert shown_text(NodeState("node-1")) == (
         "runs on node-2\nreturns to node-1\nr\nnode-1: accepts pods"
     )
-    assert "node-1: cordoned" in told(NodeState("node-1", "cordoned"))
-    assert "preferably returns" in told(required=False)
-    assert "no node is recorded" in told(node="")
-    assert "not sticky: because" in told(loose="because")
-    assert "is not running" in told(runs_on="")
-    assert told(runs_on="", is_starting=True).startswith("is starting: its pod waits to be sch")
+    assert "node-1: cordoned" in shown_text(NodeState("node-1", "cordoned"))
+    assert "preferably returns" in shown_text(required=False)
+    assert "no node is recorded" in shown_text(node="")
+    assert "not sticky: because" in shown_text(loose="because")
+    assert "is not running" in shown_text(runs_on="")
+    assert shown_text(runs_on="", is_starting=True).startswith(
+        "is starting: its pod waits to be sch"
+    )
 
 
 @pytest.mark.parametrize(
     ("args", "annotations", "expected"),
     [
-        pytest.param(ARGS, {}, "", id="it sticks"),
+        pytest.param(ARGS, {}, "", id="sticky"),
         pytest.param(
-            ARGS, {"sticky": "false"}, "it has annotation holdfast.dev/sticky: false", id="opted"
+            ARGS,
+            {"sticky": "false"},
+            "it has annotation holdfast.dev/sticky: false",
+            id="opted out",
         ),
         pytest.param(
             StickyArgs(select="annotated"),
@@ -160,14 +161,20 @@ def test_shown() -> None:
             id="not annotated",
         ),
         pytest.param(
-            StickyArgs(namespaces=("home",)), {}, "namespace shop is not configured", id="namespace"
+            StickyArgs(namespaces=("home",)),
+            {},
+            "namespace shop is not configured",
+            id="another namespace",
         ),
         pytest.param(
-            None, {}, "the sticky plugin does not run for its pods in this configuration", id="none"
+            None,
+            {},
+            "the sticky plugin does not run for its pods in this configuration",
+            id="no sticky plugin",
         ),
     ],
 )
-def test_why_a_vm_does_not_stick(
+def test_reason_why_a_vm_is_not_sticky(
     args: StickyArgs | None, annotations: dict[str, str], expected: str
 ) -> None:
     assert sticky_vms.loose(vm(**annotations), args) == expected
@@ -176,7 +183,7 @@ def test_why_a_vm_does_not_stick(
     assert one.node == ("n" if args else "")
 
 
-def test_a_record_is_for_this_vm_alone() -> None:
+def test_record_is_tied_to_the_vm_uid() -> None:
     assert sticky_vms.record(vm(), "node-3", ARGS) == {
         "metadata": {"uid": "vm-1", "annotations": {NODE: "node-3", UID: "vm-1"}}
     }

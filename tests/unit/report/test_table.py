@@ -6,9 +6,9 @@ from holdfast.webhook.report import table
 @pytest.mark.parametrize(
     ("milliseconds", "text"),
     [
-        pytest.param(0, "0s", id="nothing"),
-        pytest.param(-5, "0s", id="the past"),
-        pytest.param(1, "1s", id="a second that has begun"),
+        pytest.param(0, "0s", id="zero"),
+        pytest.param(-5, "0s", id="negative"),
+        pytest.param(1, "1s", id="rounded up to a second"),
         pytest.param(45_000, "45s", id="seconds"),
         pytest.param(60_000, "1m", id="a whole minute"),
         pytest.param(150_000, "2m30s", id="minutes and seconds"),

@@ -12,7 +12,7 @@ from tests.support.scripted import Blocking, Scripted, answering, profiles_of
 
 
 @pytest.mark.parametrize(
-    ("edit", "words"),
+    ("edit", "description"),
     [
         pytest.param(edits.AddGate(GATE), f"adds scheduling gate {GATE}", id="gate"),
         pytest.param(edits.AddFinalizer("a/b"), "adds finalizer a/b", id="finalizer"),
@@ -35,8 +35,8 @@ from tests.support.scripted import Blocking, Scripted, answering, profiles_of
         pytest.param(edits.Tolerate("a", "Equal", "b"), "tolerates taint a=b", id="toleration"),
     ],
 )
-def test_every_edit_has_words(edit: edits.Edit, words: str) -> None:
-    assert trace.describe_edit(edit) == words
+def test_edits_are_described(edit: edits.Edit, description: str) -> None:
+    assert trace.describe_edit(edit) == description
 
 
 def traced(annotations: dict[str, str], **fields: Any) -> trace.Trace:
@@ -44,7 +44,7 @@ def traced(annotations: dict[str, str], **fields: Any) -> trace.Trace:
     return trace.mutate(make_profiles(), review_of, now_ms=CREATED_MS)
 
 
-def test_every_plugin_is_asked_in_order() -> None:
+def test_plugins_run_in_order() -> None:
     seen = traced({"delay": "15"})
     assert seen.profile == "*"
     assert [(step.plugin, step.code) for step in seen.steps] == [
@@ -56,7 +56,7 @@ def test_every_plugin_is_asked_in_order() -> None:
     assert seen.verdict.code is Code.SUCCESS
 
 
-def test_a_plugin_that_is_spared_the_pod_is_told_of() -> None:
+def test_skipped_plugin_is_traced() -> None:
     answer = answering(reject("asked"))
     seen = trace.mutate(profiles_of(Blocking(answer), Scripted()), read_review(), now_ms=0)
     assert [(step.plugin, step.summary) for step in seen.steps] == [
@@ -65,7 +65,7 @@ def test_a_plugin_that_is_spared_the_pod_is_told_of() -> None:
     ]
 
 
-def test_a_refusal_is_told_and_is_the_verdict() -> None:
+def test_rejection_is_traced_as_the_verdict() -> None:
     seen = traced({"delay": "soon"})
     assert seen.steps[0].summary.startswith('rejected: annotation delay: invalid value "soon"')
     assert seen.verdict is not None

@@ -23,13 +23,13 @@ class Idle:
 @pytest.mark.parametrize(
     ("unfinished", "holder"),
     [
-        pytest.param((), "", id="all is done"),
-        pytest.param(("events", "guard"), "", id="Events are left"),
-        pytest.param(("events", "release"), "a", id="a release hangs"),
-        pytest.param(("publisher",), "a", id="a certificate is being written"),
+        pytest.param((), "", id="nothing unfinished"),
+        pytest.param(("events", "guard"), "", id="unfinished events"),
+        pytest.param(("events", "release"), "a", id="hanging release"),
+        pytest.param(("publisher",), "a", id="certificate write in flight"),
     ],
 )
-def test_lease_is_released_unless_work_of_the_leader_hangs(
+def test_lease_is_released_unless_leader_work_hangs(
     unfinished: tuple[str, ...], holder: str
 ) -> None:
     api, metrics, may_end = FakeApi(), ControllerMetrics(), threading.Event()

@@ -1,4 +1,4 @@
-"""Folders that `holdfast dev` has left behind, among what other users make there."""
+"""Cleanup of folders that `holdfast dev` left behind in a shared temporary folder."""
 
 import os
 import tempfile
@@ -9,17 +9,17 @@ import pytest
 from holdfast.webhook.runtime import dev
 
 
-def test_folders_of_other_users_or_with_odd_names_stay(
+def test_cleanup_keeps_folders_of_others_and_with_odd_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    ended = 2**22 + 1  # more than any pid of Linux
-    names = [f"{ended}-a", f"{ended}-b", f"{'9' * 20}-x", f"{os.getpid()}-x", "word-x"]
+    dead_pid = 2**22 + 1  # above the highest Linux pid
+    names = [f"{dead_pid}-a", f"{dead_pid}-b", f"{'9' * 20}-x", f"{os.getpid()}-x", "word-x"]
     for name in names:
         (tmp_path / f"holdfast-dev-{name}").mkdir()
-    stays = {f"holdfast-dev-{name}" for name in names[2:]}
+    kept = {f"holdfast-dev-{name}" for name in names[2:]}
     if os.getuid() == 0:
         os.chown(tmp_path / f"holdfast-dev-{names[1]}", 1, 1)
-        stays.add(f"holdfast-dev-{names[1]}")
+        kept.add(f"holdfast-dev-{names[1]}")
     dev._remove_left_behind()
-    assert {one.name for one in tmp_path.iterdir()} == stays
+    assert {one.name for one in tmp_path.iterdir()} == kept

@@ -13,7 +13,7 @@ from tests.support.fakes import FakeApi, raising, status_error
 
 
 class Pods:
-    """Takes down the lists."""
+    """Records the lists."""
 
     def __init__(self) -> None:
         self.lists: list[list[str]] = []
@@ -30,7 +30,7 @@ class Pods:
 
 
 @pytest.mark.parametrize("is_reported", [False, True])
-def test_list_that_is_not_found_is_read_again_and_empties_nothing(
+def test_list_is_retried_after_a_404_without_dropping_pods(
     monkeypatch: pytest.MonkeyPatch, *, is_reported: bool
 ) -> None:
     monkeypatch.setattr(reflector, "ABSENT_SECONDS", 0.01)

@@ -12,7 +12,7 @@ from tests.support.fakes import FakeApi
 from tests.support.scripted import Blocking, Scripted, profiles_of
 
 
-class Looking(Blocking):
+class RecordingPlugin(Blocking):
     def __init__(self, error: Exception | None = None) -> None:
         super().__init__()
         self.started_in: list[str] = []
@@ -26,31 +26,33 @@ class Looking(Blocking):
             raise self._error
 
 
-def refusing() -> FakeApi:
+def fail_to_connect() -> FakeApi:
     raise StartError("no usable kubeconfig; name one")
 
 
-def test_server_connects_where_a_plugin_may_block() -> None:
-    cure = "or disable the plugins that look objects up: --disable-plugin sticky"
-    with pytest.raises(StartError, match=cure):
-        pipelines.start_plugins(make_profiles(), ClusterLookup(refusing))
+def test_blocking_plugin_requires_a_connection() -> None:
+    advice = "or disable the plugins that look objects up: --disable-plugin sticky"
+    with pytest.raises(StartError, match=advice):
+        pipelines.start_plugins(make_profiles(), ClusterLookup(fail_to_connect))
 
 
-def test_server_needs_no_credentials_where_none_may() -> None:
-    pipelines.start_plugins(profiles_of(Scripted()), ClusterLookup(refusing))
+def test_nonblocking_plugins_need_no_credentials() -> None:
+    pipelines.start_plugins(profiles_of(Scripted()), ClusterLookup(fail_to_connect))
 
 
-def test_plugin_looks_around_once_and_in_a_thread() -> None:
-    plugin = Looking()
+def test_plugin_starts_once_in_a_background_thread() -> None:
+    plugin = RecordingPlugin()
     profiles = Profiles([Profile(name, (plugin,)) for name in ("a", "b")])
     pipelines.start_plugins(profiles, ClusterLookup(FakeApi))
     assert plugin.done.wait(5)
     assert plugin.started_in == ["start-plugins"]
 
 
-def test_plugin_that_cannot_start_plugins_stops_nothing(caplog: pytest.LogCaptureFixture) -> None:
+def test_failed_plugin_start_is_only_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.WARNING, "holdfast.plugins")
-    pipelines.start_plugins(profiles_of(Looking(OSError("no network"))), ClusterLookup(FakeApi))
+    pipelines.start_plugins(
+        profiles_of(RecordingPlugin(OSError("no network"))), ClusterLookup(FakeApi)
+    )
     for thread in threading.enumerate():
         if thread.name == "start-plugins":
             thread.join(5)

@@ -5,7 +5,7 @@ from holdfast.webhook.report.doctor.diagnosis import Level
 from holdfast.webhook.runtime import status_server
 from tests.support.builders import CREATED_MS, HOUR
 
-WELL = {
+HEALTHY = {
     "holdfast_leader": 1.0,
     "holdfast_overdue_pods": 0.0,
     "holdfast_clock_uncertainty_seconds": 0.004,
@@ -16,14 +16,14 @@ WELL = {
 }
 
 
-def told(*, synced: bool = True, **changes: float) -> dict[str, tuple[str, Level]]:
-    samples = {**WELL, **{f"holdfast_{name}": value for name, value in changes.items()}}
+def facts_with(*, synced: bool = True, **changes: float) -> dict[str, tuple[str, Level]]:
+    samples = {**HEALTHY, **{f"holdfast_{name}": value for name, value in changes.items()}}
     found = status_server.facts(samples.get, CREATED_MS, synced=synced)
     return {name: (value, level) for name, value, level in found}
 
 
-def test_all_is_well() -> None:
-    seen = told()
+def test_healthy_controller() -> None:
+    seen = facts_with()
     assert {level for _, level in seen.values()} == {Level.OK}
     assert seen["This controller"][0] == "leader"
     assert seen["Releases"][0] == "4, 0.005 s late on average"
@@ -39,28 +39,28 @@ def test_freezes_are_shown() -> None:
     assert status_server.frozen(many, "") == ("Freezes", f"{text}; and 2 more", Level.WARNING)
 
 
-def test_what_is_not_well() -> None:
-    assert told(overdue_pods=2.0)["Overdue pods"] == ("2", Level.PROBLEM)
-    assert told(webhooks_registered=0.0)["Webhooks"] == (
+def test_unhealthy_controller() -> None:
+    assert facts_with(overdue_pods=2.0)["Overdue pods"] == ("2", Level.PROBLEM)
+    assert facts_with(webhooks_registered=0.0)["Webhooks"] == (
         "not registered as configured",
         Level.PROBLEM,
     )
-    assert told(vm_pods_kept_back=1.0)["VMs waiting for their record"] == ("1", Level.WARNING)
-    assert told(ca_expiry_timestamp_seconds=1.0)["CA"][1] is Level.PROBLEM
-    assert told(synced=False)["Synced with the API server"] == ("not yet", Level.WARNING)
+    assert facts_with(vm_pods_kept_back=1.0)["VMs waiting for their record"] == ("1", Level.WARNING)
+    assert facts_with(ca_expiry_timestamp_seconds=1.0)["CA"][1] is Level.PROBLEM
+    assert facts_with(synced=False)["Synced with the API server"] == ("not yet", Level.WARNING)
 
 
-def test_one_that_stands_by_is_not_blamed() -> None:
-    seen = told(leader=0.0, overdue_pods=2.0, webhooks_registered=0.0)
+def test_standby_reports_no_problems() -> None:
+    seen = facts_with(leader=0.0, overdue_pods=2.0, webhooks_registered=0.0)
     assert seen["This controller"][0] == "standby"
     assert {level for _, level in seen.values()} == {Level.OK}
 
 
-def test_one_that_keeps_no_certificates_says_nothing_of_them() -> None:
-    assert "CA" not in told(ca_expiry_timestamp_seconds=0.0)
-    assert "Releases" not in told(release_lateness_seconds_count=0.0)
+def test_facts_without_data_are_omitted() -> None:
+    assert "CA" not in facts_with(ca_expiry_timestamp_seconds=0.0)
+    assert "Releases" not in facts_with(release_lateness_seconds_count=0.0)
 
 
-def test_the_clock_is_told_in_milliseconds() -> None:
-    seen = told(clock_uncertainty_seconds=0.009870052337646484)
+def test_clock_uncertainty_is_rounded_to_milliseconds() -> None:
+    seen = facts_with(clock_uncertainty_seconds=0.009870052337646484)
     assert seen["Clock uncertainty"] == ("0.010 s", Level.OK)

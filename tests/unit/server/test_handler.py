@@ -40,7 +40,7 @@ ALLOWED = {"uid": "c0ffee", "allowed": True, "auditAnnotations": {"review": "c0f
 
 
 class World:
-    """The handler of an empty configuration, at the time of CREATED, asked directly or by Flask."""
+    """A handler with the default configuration at CREATED_MS, called directly or through Flask."""
 
     def __init__(self, *, by_flask: bool = False) -> None:
         self.metrics = ServerMetrics()
@@ -117,7 +117,9 @@ def test_mutate_leaves_other_pods_alone(world: World) -> None:
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate"])
-def test_refusal(world: World, path: str, caplog: pytest.LogCaptureFixture) -> None:
+def test_invalid_pod_is_rejected_and_logged(
+    world: World, path: str, caplog: pytest.LogCaptureFixture
+) -> None:
     caplog.set_level(logging.INFO, "holdfast.review")
     answer = world.answer(f"/{path}", body(make_pod({"delay": "soon\n"})))
 
@@ -132,7 +134,7 @@ def test_refusal(world: World, path: str, caplog: pytest.LogCaptureFixture) -> N
     )
 
 
-def test_unreadable_review_is_logged_with_its_sender(
+def test_invalid_review_is_logged_with_its_peer(
     world: World, caplog: pytest.LogCaptureFixture
 ) -> None:
     world.post("/mutate", b"{")
@@ -140,13 +142,13 @@ def test_unreadable_review_is_logged_with_its_sender(
     assert record.getMessage().endswith(" peer=127.0.0.1")
 
 
-def test_validate_allows_what_is_held(world: World) -> None:
+def test_validate_allows_a_held_pod(world: World) -> None:
     answer = world.answer("/validate", body(held({"delay": "15"})))
 
     assert answer == ALLOWED
 
 
-def test_warnings_are_answered(world: World) -> None:
+def test_warnings_are_returned(world: World) -> None:
     answer = world.answer("/mutate", body(make_pod({"delay": "15"}, node="n1")))
 
     assert answer["warnings"] == [
@@ -155,7 +157,7 @@ def test_warnings_are_answered(world: World) -> None:
     assert "patch" not in answer
 
 
-def test_record_that_an_update_erases_is_restored(world: World) -> None:
+def test_sticky_record_removed_by_an_update_is_restored(world: World) -> None:
     record = {STICKY_NODE: "node-1", STICKY_NODE_UID: VM_UID}
     old, new = make_vm(record), make_vm()
     kind = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
@@ -177,15 +179,15 @@ def test_template_is_validated(world: World) -> None:
 
 
 @pytest.mark.parametrize(
-    ("milliseconds", "patched"), [(HOUR, True), (-HOUR, False)], ids=["ahead", "past"]
+    ("milliseconds", "patched"), [(HOUR, True), (-HOUR, False)], ids=["future", "past"]
 )
-def test_time_is_the_one_that_was_passed_in(world: World, milliseconds: int, patched: bool) -> None:
+def test_injected_clock_is_used(world: World, milliseconds: int, patched: bool) -> None:
     pod = make_pod({NOT_BEFORE: instant(CREATED_MS + milliseconds)})
 
     assert patched == ("patch" in world.answer("/mutate", body(pod)))
 
 
-def test_time_of_the_machine_is_the_default() -> None:
+def test_system_clock_is_the_default() -> None:
     handler = handler_of(World().pipeline)
     past = body(make_pod({NOT_BEFORE: "2020-01-01T00:00:00Z"}))
     answer = json.loads(handler.handle("/mutate", JSON, past).body)
@@ -194,12 +196,14 @@ def test_time_of_the_machine_is_the_default() -> None:
     assert handler.page("GET", "/readyz").body == b"ok\n"
 
 
-# --- what cannot be answered -------------------------------------------------------------------
+# --- invalid requests and failures -------------------------------------------------------------
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate"])
-@pytest.mark.parametrize("content", [b"", b"{", b"[" * 100_000], ids=["empty", "cut", "nested"])
-def test_body_that_is_no_review(world: World, path: str, content: bytes) -> None:
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b"[" * 100_000], ids=["empty", "truncated", "nested"]
+)
+def test_invalid_body(world: World, path: str, content: bytes) -> None:
     answer = world.post(f"/{path}", content)
 
     assert answer.status == 400
@@ -210,7 +214,7 @@ def test_body_that_is_no_review(world: World, path: str, content: bytes) -> None
 
 
 @pytest.mark.parametrize("kind", ["k" * 100_000, "\u23f0" * 100_000], ids=["plain", "escaped"])
-def test_what_is_no_review_is_told_shortly_however_long_it_is(world: World, kind: str) -> None:
+def test_error_for_a_long_invalid_review_is_short(world: World, kind: str) -> None:
     answer = world.post("/mutate", json.dumps({"kind": kind}).encode())
 
     assert answer.status == 400
@@ -218,7 +222,7 @@ def test_what_is_no_review_is_told_shortly_however_long_it_is(world: World, kind
     assert answer.body.decode().rstrip().endswith("- at `$.kind`")
 
 
-def test_workload_at_mutate_is_answered_with_what_to_register(world: World) -> None:
+def test_workload_sent_to_mutate_is_rejected_with_advice(world: World) -> None:
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
     answer = world.post("/mutate", body({"metadata": {}, "spec": {"template": {}}}, kind=kind))
 
@@ -265,7 +269,7 @@ def test_content_encoding(world: World, path: str, coding: str, status: int) -> 
 
 
 @pytest.mark.parametrize(("more", "status"), [(0, 200), (1, 413)], ids=["just fits", "too large"])
-def test_size_that_flask_takes(more: int, status: int) -> None:
+def test_flask_enforces_the_body_limit(more: int, status: int) -> None:
     content = body()
     content += b" " * (BODY_LIMIT - len(content) + more)
 
@@ -286,7 +290,7 @@ def test_size_that_flask_takes(more: int, status: int) -> None:
         ("GET", "/../etc/passwd", 404),
     ],
 )
-def test_other_methods_and_paths(world: World, method: str, path: str, status: int) -> None:
+def test_unsupported_methods_and_paths(world: World, method: str, path: str, status: int) -> None:
     assert status == world.page(method, path).status
 
 
@@ -295,7 +299,7 @@ class Failing(Delay):
         raise RuntimeError(f"secret of {pod.metadata.name} in {context.profile}")
 
 
-def test_failure_is_answered_with_500_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_plugin_failure_returns_500_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ServerMetrics()
     pipeline = make_pipeline(known={"delay": Failing}, observe=metrics.observe_plugin)
     answer = handler_of(pipeline, metrics).handle("/mutate", JSON, body())
@@ -312,7 +316,7 @@ def test_failure_is_answered_with_500_and_logged(caplog: pytest.LogCaptureFixtur
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate"])
-def test_pod_for_which_a_lookup_fails_is_refused_with_the_reason(
+def test_failed_lookup_rejects_the_pod_with_the_reason(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With HTTP 500, forged pods could raise the error rate, and no user would see the reason."""
@@ -336,7 +340,7 @@ def test_pod_for_which_a_lookup_fails_is_refused_with_the_reason(
     assert count(metrics, path, "failed") == 1
 
 
-def test_template_for_which_a_lookup_fails_is_left_to_its_failure_policy() -> None:
+def test_failed_lookup_for_a_template_returns_500() -> None:
     fails = raising(status_error(503))
     handler = handler_of(pipeline_of(Scripted(fails, fails)))
     template = {"metadata": {"annotations": {"scripted": ""}}, "spec": make_pod()["spec"]}
@@ -348,7 +352,7 @@ def test_template_for_which_a_lookup_fails_is_left_to_its_failure_policy() -> No
     assert answer.body.decode() == "the review failed; the reason is in the webhook's log\n"
 
 
-def test_answer_that_cannot_be_built_is_a_failure(caplog: pytest.LogCaptureFixture) -> None:
+def test_response_that_cannot_be_built_returns_500(caplog: pytest.LogCaptureFixture) -> None:
     nonsense: Any = 5
     edits = success(SetAnnotation("a", "1"), SetAnnotation(nonsense, "1"))
     metrics = ServerMetrics()
@@ -380,7 +384,7 @@ def template_review() -> bytes:
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate"])
-def test_pod_that_was_not_decided_is_rejected_with_the_reason(path: str) -> None:
+def test_undecided_pod_is_rejected_with_the_reason(path: str) -> None:
     handler = handler_of(pipeline_of())
     answered = json.loads(handler.reject_full(prepared(handler, path=path)).body)
 
@@ -397,7 +401,7 @@ def test_pod_that_was_not_decided_is_rejected_with_the_reason(path: str) -> None
     }
 
 
-def test_template_that_was_not_decided_is_left_to_its_failure_policy() -> None:
+def test_undecided_template_returns_429() -> None:
     handler = handler_of(pipeline_of())
     found = prepared(handler, template_review(), "/validate")
 
@@ -427,7 +431,7 @@ def deadlines(metrics: ServerMetrics, plugin: str) -> float | None:
     )
 
 
-def test_late_plugin_is_named(caplog: pytest.LogCaptureFixture) -> None:
+def test_plugin_that_exceeds_its_deadline_is_named(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ServerMetrics()
 
     def give_up(_pod: Pod, _context: Context) -> Result:
@@ -446,7 +450,7 @@ def test_late_plugin_is_named(caplog: pytest.LogCaptureFixture) -> None:
     ]
 
 
-def test_deadline_while_no_plugin_is_at_work() -> None:
+def test_deadline_exceeded_outside_any_plugin() -> None:
     metrics = ServerMetrics()
     handler = handler_of(pipeline_of(Blocking()), metrics)
     handler.reject_late(prepared(handler), 2.5)
@@ -454,7 +458,7 @@ def test_deadline_while_no_plugin_is_at_work() -> None:
     assert deadlines(metrics, "unknown") == 1
 
 
-def test_review_of_a_pod_in_another_namespace_than_its_request_may_block() -> None:
+def test_review_with_mismatched_namespaces_may_block() -> None:
     """Only a forged review has two namespaces; plugins could look up objects in the other."""
     handler = World().handler
     for namespace, blocks in (("default", False), ("other", True), ("", True)):
@@ -463,7 +467,7 @@ def test_review_of_a_pod_in_another_namespace_than_its_request_may_block() -> No
 
 
 @pytest.mark.parametrize(("length", "status"), [(253, 200), (254, 400)])
-def test_uid_is_no_longer_than_any_can_be(world: World, length: int, status: int) -> None:
+def test_uid_length_is_limited(world: World, length: int, status: int) -> None:
     assert world.post("/mutate", body(uid="u" * length)).status == status
 
 
@@ -481,7 +485,7 @@ def test_readiness(world: World, ready: bool, expected: tuple[int, str]) -> None
     assert world.page("GET", "/healthz").body == b"ok\n"
 
 
-def test_conditions_are_the_digest_that_was_passed_in(world: World) -> None:
+def test_conditions_page_returns_the_digest(world: World) -> None:
     assert world.page("GET", "/conditions").body == b"abc\n"
 
 
@@ -502,5 +506,5 @@ def test_metrics(world: World) -> None:
     ) in answer.body.decode()
 
 
-def test_limit_leaves_room_for_two_objects_of_etcds_size() -> None:
+def test_body_limit_fits_two_objects_of_etcds_maximum_size() -> None:
     assert BODY_LIMIT > 2 * 1.5 * 2**20

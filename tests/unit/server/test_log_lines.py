@@ -1,7 +1,7 @@
-"""Each log call with values of a request, with hostile values, in both formats.
+"""Every log call that includes values of a request, with hostile values, in both log formats.
 
-The log is set up as the processes set it up, and what it wrote is read as who follows it reads it:
-a line is what stands between two line feeds, and nothing else may start one.
+The log is set up as in the real processes, and its output is read as a log collector reads it:
+lines end at line feeds, and no other character may start a new line.
 """
 
 import ast
@@ -45,26 +45,26 @@ from tests.support.scripted import (
 
 FORGED = "2026-01-01 00:00:00,000 ERROR holdfast.review: forged"
 BREAKS = "\n\r\v\f\x1c\x1d\x1e\x85\u2028\u2029"
-"""All that ends a line for somebody: `str.splitlines`, a terminal, a viewer of logs."""
+"""Characters that end a line for `str.splitlines`, a terminal or a log viewer."""
 SPECIAL = (
     BREAKS
-    + "\x00\x07\x08\x1b[2J\x1b]0;\x9b31m"  # a terminal's own words
-    + "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c"  # directions
+    + "\x00\x07\x08\x1b[2J\x1b]0;\x9b31m"  # terminal control sequences
+    + "\u200e\u200f\u202a\u202b\u202c\u202d\u202e\u2066\u2067\u2068\u2069\u061c"  # direction marks
     + "\ufeff\u200b\u00ad\U000e0041\ue000"  # invisible characters
     + '\\"{%s'
 )
 HOSTILE = BREAKS.join([FORGED] * 2) + SPECIAL
 PARTS = [f"forged{SPECIAL[start : start + 18]}" for start in range(0, len(SPECIAL), 18)]
-"""Names that are not cut: all special characters stand in some of them."""
+"""Names short enough not to be truncated; together they have all special characters."""
 TEXT = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) holdfast\.[a-z]+: .+"
 )
 MODULES = {
     Path(str(one.__file__)): one.__name__ for one in (handler, offload, permit, pipeline, notifier)
 }
-"""Where requests, and the pods that they left behind, are decided about."""
+"""Modules that process requests and held pods."""
 LONGEST = 10_000
-"""Characters of a line that has a traceback in it; others are shorter."""
+"""Maximum characters of a line with a traceback; other lines are shorter."""
 
 NAMES = dict(zip(("name", "namespace", "uid"), PARTS, strict=True))
 POD = make_pod({"scripted": HOSTILE, HOSTILE: HOSTILE}, name=PARTS[0], namespace=PARTS[1])
@@ -93,7 +93,7 @@ def send(answering: Any, content: bytes, path: str = "/mutate") -> None:
     server.stop()
 
 
-def no_review() -> None:
+def invalid_reviews() -> None:
     ask(body(POD, kind={"group": HOSTILE, "version": HOSTILE, "kind": HOSTILE}), pipeline_of())
     ask(HOSTILE.encode(), pipeline_of())
     ask(json.dumps({HOSTILE: HOSTILE, "apiVersion": HOSTILE}).encode(), pipeline_of())
@@ -104,7 +104,7 @@ def admitted() -> None:
     ask(BODY, pipeline_of(Scripted(answering(success(SetAnnotation(HOSTILE, HOSTILE))))))
 
 
-def refused() -> None:
+def rejected() -> None:
     ask(BODY, pipeline_of(Scripted(answering(reject(HOSTILE)))))
 
 
@@ -112,7 +112,7 @@ def failed() -> None:
     ask(BODY, pipeline_of(Scripted(raising(ERROR))))
 
 
-def looked_up_in_vain() -> None:
+def failed_lookup() -> None:
     ask(BODY, pipeline_of(Scripted(raising(UnreachableError(HOSTILE)))))
 
 
@@ -122,25 +122,25 @@ def prepared(found: AdmissionHandler) -> PreparedReview:
     return review
 
 
-def late() -> None:
+def deadline_exceeded() -> None:
     found = handler_of(pipeline_of(Scripted()))
     found.reject_late(prepared(found), 2.5)
 
 
-def one_too_many() -> None:
+def queue_full() -> None:
     found = handler_of(pipeline_of(Scripted()))
     found.reject_full(prepared(found))
 
 
-def failed_beside_a_refusal() -> None:
-    refusing = Scripted(answering(reject("no")))
-    ask(BODY, pipeline_of(refusing, Other(raising(ERROR))))
-    ask(BODY, pipeline_of(Other(validate=raising(ERROR)), refusing))
+def failed_alongside_a_rejection() -> None:
+    rejecting = Scripted(answering(reject("no")))
+    ask(BODY, pipeline_of(rejecting, Other(raising(ERROR))))
+    ask(BODY, pipeline_of(Other(validate=raising(ERROR)), rejecting))
 
 
-def edits_that_do_not_fit() -> None:
-    rubbish: Any = [HOSTILE]
-    odd = success(SetAnnotation(HOSTILE, rubbish))
+def invalid_edits() -> None:
+    wrong_type: Any = [HOSTILE]
+    odd = success(SetAnnotation(HOSTILE, wrong_type))
     ask(BODY, pipeline_of(Other(answering(odd)), Scripted(answering(reject("no")))))
 
 
@@ -164,12 +164,12 @@ def broken_server() -> None:
     send(Ending(pipeline_of(), ServerMetrics(), conditions=""), BODY, f"/{HOSTILE}")
 
 
-def pods_that_are_held() -> None:
+def held_pods() -> None:
     def broken(*_: Any) -> Any:
         raise ERROR
 
-    class Deaf(Tightening):
-        name = "deaf"
+    class RaisingConcerns(Tightening):
+        name = "raising-concerns"
 
         def concerns(self, _pod: Pod) -> bool:
             raise ERROR
@@ -186,7 +186,7 @@ def pods_that_are_held() -> None:
         def forget(self, _uid: str) -> None:
             raise ERROR
 
-    found = decider_of(Leaking(broken), Tightening(broken), Deaf(lambda _pod: success()))
+    found = decider_of(Leaking(broken), Tightening(broken), RaisingConcerns(lambda _pod: success()))
     found.due(pod)
     found.unreserve(pod)
     found.forget("u")
@@ -194,23 +194,25 @@ def pods_that_are_held() -> None:
 
 
 def releases() -> None:
-    """Log the rejection of a release by others, however long, and messages of plugins."""
-    said = json.dumps({"message": HOSTILE * 1_000}).encode()
-    reason = str(status_error(Response(403, "Forbidden", {}, said, 0.0)))
+    """Log a long rejection of a release by the API server, and messages of plugins."""
+    content = json.dumps({"message": HOSTILE * 1_000}).encode()
+    reason = str(status_error(Response(403, "Forbidden", {}, content, 0.0)))
     pod = PendingRelease(CREATED_MS, PARTS[2], "1", (Holding.gate,), problem=HOSTILE)
-    telling = ReleaseNotifier(events.EventSink(), ControllerMetrics(), leading=lambda: True)
-    telling.failed((PARTS[1], PARTS[0]), pod, reason, wait=1.0)
-    telling.released((PARTS[1], PARTS[0]), pod, [HOSTILE], now_ms=CREATED_MS)
-    telling.released_early((PARTS[1], PARTS[0]), pod, now_ms=0)
+    release_notifier = ReleaseNotifier(
+        events.EventSink(), ControllerMetrics(), leading=lambda: True
+    )
+    release_notifier.failed((PARTS[1], PARTS[0]), pod, reason, wait=1.0)
+    release_notifier.released((PARTS[1], PARTS[0]), pod, [HOSTILE], now_ms=CREATED_MS)
+    release_notifier.released_early((PARTS[1], PARTS[0]), pod, now_ms=0)
 
 
 CASES: list[Callable[[], None]] = [
-    *(no_review, admitted, refused, failed, looked_up_in_vain, late, one_too_many),
-    *(failed_beside_a_refusal, edits_that_do_not_fit, broken_server, pods_that_are_held, releases),
+    *(invalid_reviews, admitted, rejected, failed, failed_lookup, deadline_exceeded, queue_full),
+    *(failed_alongside_a_rejection, invalid_edits, broken_server, held_pods, releases),
 ]
 
 
-class Places(logging.Handler):
+class LogCallSites(logging.Handler):
     def __init__(self) -> None:
         super().__init__()
         self.seen: set[tuple[Path, int]] = set()
@@ -220,17 +222,20 @@ class Places(logging.Handler):
 
 
 @pytest.fixture
-def places(own_logging: logging.Logger) -> Iterator[Places]:
-    places = Places()
-    own_logging.addHandler(places)
-    yield places
-    own_logging.removeHandler(places)
+def call_sites(own_logging: logging.Logger) -> Iterator[LogCallSites]:
+    call_sites = LogCallSites()
+    own_logging.addHandler(call_sites)
+    yield call_sites
+    own_logging.removeHandler(call_sites)
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.__name__)
 def test_hostile_values_stay_within_their_line(
-    case: Callable[[], None], form: logs.Format, places: Places, capfd: pytest.CaptureFixture[str]
+    case: Callable[[], None],
+    form: logs.Format,
+    call_sites: LogCallSites,
+    capfd: pytest.CaptureFixture[str],
 ) -> None:
     logs.set_up("debug", form)
     case()
@@ -238,7 +243,7 @@ def test_hostile_values_stay_within_their_line(
     lines = err.removesuffix("\n").split("\n")
 
     assert out == ""
-    assert places.seen
+    assert call_sites.seen
     for line in lines:
         assert line.isprintable(), ascii(line)
         assert len(line) < LONGEST
@@ -247,11 +252,11 @@ def test_hostile_values_stay_within_their_line(
         else:
             assert json.loads(line)["logger"].startswith("holdfast."), line
             assert line.isascii()
-    assert "forged" in err, "the values have not reached the log"
+    assert "forged" in err, "the values did not reach the log"
 
 
 @pytest.mark.usefixtures("capfd")
-def test_no_place_is_forgotten(places: Places) -> None:
+def test_every_log_call_has_a_case(call_sites: LogCallSites) -> None:
     """A new log call with values of a request needs a case here."""
     logs.set_up("debug")
     for case in CASES:
@@ -260,14 +265,14 @@ def test_no_place_is_forgotten(places: Places) -> None:
         f"{name}:{first}"
         for file, name in MODULES.items()
         for first, last in logged(file)
-        if not any((file, line) in places.seen for line in range(first, last + 1))
+        if not any((file, line) in call_sites.seen for line in range(first, last + 1))
     ]
 
     assert unseen == []
 
 
 def logged(file: Path) -> Iterator[tuple[int, int]]:
-    """Give the first and the last line of each call of a module that logs something."""
+    """Yield the first and last line of each log call in a module."""
     for node in ast.walk(ast.parse(file.read_text())):
         match node:
             case ast.Call(func=ast.Attribute(value=ast.Name(id="_log" | "_logger"), attr=level)):

@@ -18,7 +18,7 @@ class Prepared:
 
 
 class Handler:
-    """Answers with the name of the thread; a body that begins with "block" may block."""
+    """Responds with the name of its thread; a body that begins with "block" may block."""
 
     def __init__(self, decide: Callable[[], Any] = lambda: None) -> None:
         self.decided = 0
@@ -69,15 +69,15 @@ async def ask(server: AsyncHandler, body: bytes = b"block", path: str = "/mutate
     return response.body.decode().rstrip()
 
 
-def test_review_that_cannot_block_is_answered_at_once(make: Make) -> None:
+def test_non_blocking_review_is_answered_in_the_calling_thread(make: Make) -> None:
     assert make(Handler()).post("/mutate", "", b"{}", "") == text("MainThread")
 
 
-def test_review_that_may_block_is_decided_in_the_pool(make: Make) -> None:
+def test_blocking_review_is_decided_in_the_pool(make: Make) -> None:
     assert asyncio.run(ask(make(Handler()))) == "holdfast-review_0"
 
 
-def test_response_of_prepare_is_used(make: Make) -> None:
+def test_response_from_prepare_is_returned(make: Make) -> None:
     assert make(Handler()).post("/x", "", b"", "") == text("not found", 404)
     assert make(Handler()).page("GET", "/x") == text("GET /x")
 
@@ -87,14 +87,14 @@ def broken() -> None:
 
 
 @pytest.mark.parametrize("body", [b"{}", b"block"])
-def test_broken_handler_is_500_and_logged_once(
+def test_broken_handler_returns_internal_error_and_logs_once(
     make: Make, caplog: pytest.LogCaptureFixture, body: bytes
 ) -> None:
     assert asyncio.run(ask(make(Handler(broken)), body)) == "internal error; see the server's log"
     assert [record.name for record in caplog.records] == ["holdfast.server"]
 
 
-def test_broken_prepare_and_page_are_500(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_broken_prepare_and_page_return_500(make: Make, caplog: pytest.LogCaptureFixture) -> None:
     server = make(Handler())
     assert server.page("GET", "/broken").status == 500
     response = server.post("/broken", "", b"", "")
@@ -103,7 +103,9 @@ def test_broken_prepare_and_page_are_500(make: Make, caplog: pytest.LogCaptureFi
     assert len(caplog.records) == 2
 
 
-def test_plugin_that_ends_its_thread_is_500(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_system_exit_in_a_review_returns_internal_error(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
     def end() -> None:
         raise SystemExit
 
@@ -112,7 +114,7 @@ def test_plugin_that_ends_its_thread_is_500(make: Make, caplog: pytest.LogCaptur
     assert len(caplog.records) == 1
 
 
-def test_stuck_reviews_fail_at_the_deadline_then_at_once(make: Make) -> None:
+def test_stuck_reviews_time_out_and_excess_is_rejected(make: Make) -> None:
     release = threading.Event()
     handler = Handler(release.wait)
     server = make(handler, pool_size=1, deadline=0.05)
@@ -123,10 +125,10 @@ def test_stuck_reviews_fail_at_the_deadline_then_at_once(make: Make) -> None:
         return list(together)
 
     assert asyncio.run(scenario()) == [LATE, LATE, FULL]
-    assert handler.decided == 1, "what waited past its deadline is never begun"
+    assert handler.decided == 1, "a review that waited past its deadline is never started"
 
 
-def test_place_is_free_again_when_the_stuck_review_has_ended(make: Make) -> None:
+def test_capacity_is_freed_when_a_stuck_review_ends(make: Make) -> None:
     release = threading.Event()
     server = make(Handler(release.wait), pool_size=1, deadline=0.05)
 
@@ -141,17 +143,17 @@ def test_place_is_free_again_when_the_stuck_review_has_ended(make: Make) -> None
     asyncio.run(scenario())
 
 
-def test_review_whose_client_has_gone_is_not_decided(make: Make) -> None:
+def test_cancelled_queued_review_is_not_decided(make: Make) -> None:
     release = threading.Event()
     handler = Handler(release.wait)
     server = make(handler, pool_size=1)
 
     async def scenario() -> None:
-        stuck, gone = (asyncio.create_task(ask(server)) for _ in range(2))
+        stuck, cancelled = (asyncio.create_task(ask(server)) for _ in range(2))
         await asyncio.sleep(0)
-        gone.cancel()
+        cancelled.cancel()
         with pytest.raises(asyncio.CancelledError):
-            await gone
+            await cancelled
         release.set()
         await stuck
         await ask(server)
@@ -160,21 +162,21 @@ def test_review_whose_client_has_gone_is_not_decided(make: Make) -> None:
     assert handler.decided == 2
 
 
-def test_loop_may_end_before_a_review_does(make: Make) -> None:
+def test_event_loop_can_end_before_a_review(make: Make) -> None:
     release = threading.Event()
     server = make(Handler(release.wait), pool_size=1, deadline=0.05)
     assert asyncio.run(ask(server)) == LATE
     release.set()
 
-    async def served() -> None:  # its thread goes on
+    async def served() -> None:  # the pool's thread still runs
         while await ask(server) == LATE:
             pass
 
     asyncio.run(served())
 
 
-def test_large_reviews_do_not_gather_in_the_pool(make: Make) -> None:
-    """Parsed reviews are many times as large: there is room for one of the largest."""
+def test_large_reviews_in_the_pool_are_limited(make: Make) -> None:
+    """Parsed reviews are many times as large as bodies: there is room for one of maximum size."""
     release = threading.Event()
     server = make(Handler(release.wait), pool_size=4, body_limit=20)
 
@@ -191,7 +193,7 @@ def test_large_reviews_do_not_gather_in_the_pool(make: Make) -> None:
     assert all(name.startswith("holdfast-review") for name in decided)
 
 
-def test_review_is_500_when_the_pool_is_closed(make: Make) -> None:
+def test_review_is_rejected_after_shutdown(make: Make) -> None:
     server = make(Handler())
     server.stop()
     assert asyncio.run(ask(server)) == CLOSED

@@ -7,7 +7,7 @@ from holdfast.webhook.server.peer_log import PeerLogLimit
 
 
 class Log:
-    """Writes lines about reviews at a time of the test's choice, and keeps the lines written."""
+    """Filters log lines about reviews with a fake clock, and has the summaries that were logged."""
 
     def __init__(self, caplog: pytest.LogCaptureFixture) -> None:
         self.now = 0.0
@@ -15,7 +15,7 @@ class Log:
         self.caplog = caplog
 
     def write(self, peer: str, number: int = 1, level: int = logging.INFO) -> int:
-        """Write lines; return how many pass."""
+        """Write lines, and return how many pass the limit."""
         record = logging.makeLogRecord({"levelno": level, "peer": peer})
         return sum(self.limit.filter(record) for _ in range(number))
 
@@ -29,12 +29,12 @@ def log(caplog: pytest.LogCaptureFixture) -> Log:
     return Log(caplog)
 
 
-def test_flood_of_one_address_hides_no_lines_about_another(log: Log) -> None:
+def test_flood_from_one_address_does_not_drop_lines_about_another(log: Log) -> None:
     assert log.write("10.0.0.66", 5_000) == peer_log.LINES
     assert log.write("10.0.0.1", 10) == 10
 
 
-def test_dropped_lines_are_counted_in_the_next_period(log: Log) -> None:
+def test_dropped_lines_are_reported_in_the_next_period(log: Log) -> None:
     log.write("10.0.0.66", peer_log.LINES + 7)
     log.write("10.0.0.1", peer_log.LINES)
     log.now = peer_log.PERIOD
@@ -42,7 +42,7 @@ def test_dropped_lines_are_counted_in_the_next_period(log: Log) -> None:
     assert log.summaries == ["dropped 7 log lines about reviews from 10.0.0.66"]
 
 
-def test_addresses_are_counted_in_bounded_memory(log: Log) -> None:
+def test_number_of_tracked_addresses_is_limited(log: Log) -> None:
     passed = sum(log.write(f"10.0.{one >> 8}.{one & 255}") for one in range(5_000))
     assert passed == peer_log.ADDRESSES + peer_log.LINES
     log.now = peer_log.PERIOD
@@ -51,6 +51,6 @@ def test_addresses_are_counted_in_bounded_memory(log: Log) -> None:
     assert log.summaries[0].endswith(" from others")
 
 
-def test_debug_lines_and_lines_without_a_sender_are_not_limited(log: Log) -> None:
+def test_debug_lines_and_lines_without_a_peer_are_not_limited(log: Log) -> None:
     assert log.write("10.0.0.66", 500, logging.DEBUG) == 500
     assert log.write("", 500) == 500

@@ -39,7 +39,7 @@ def test_client_that_missed_a_round_is_first_in_the_next(
     assert served == ["abc", "dab", "cda", "bcd", "abcd"]
 
 
-def test_a_round_without_anybody(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
+def test_select_without_ready_connections(pairs: list[tuple[socket.socket, socket.socket]]) -> None:
     with FairSelector() as chosen:
         chosen.register(pairs[0][1], selectors.EVENT_READ)
         assert chosen.select(0) == []

@@ -1,4 +1,4 @@
-"""The recorder as it runs, with its threads, on a stand-in for an API server."""
+"""The sticky controller with its threads, on a fake API server."""
 
 import itertools
 import logging
@@ -36,7 +36,7 @@ NODE = "/api/v1/nodes/n1"
 OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
 
 
-class Told(events.EventSink):
+class FakeRecorder(events.EventSink):
     def __init__(self) -> None:
         self.events: list[Event] = []
 
@@ -44,38 +44,38 @@ class Told(events.EventSink):
         self.events.append(event)
 
 
-class Running:
+class ControllerEnv:
     def __init__(self, world: VmWorld, *, enabled: bool = True) -> None:
         self.world = world
-        self.told = Told()
+        self.recorder = FakeRecorder()
         self.metrics = ControllerMetrics()
         self.leads = True
         self.may_sweep = True
-        self.asked_to_sweep = 0
-        self.recorder = StickyController(
+        self.sweep_checks = 0
+        self.controller = StickyController(
             world.api,
             lambda _: world.args if enabled else None,
             self.metrics,
             enabled=enabled,
-            recorder=self.told,
+            recorder=self.recorder,
             may_write=lambda: self.leads,
             may_sweep=self._may_sweep,
         )
         self.died = threading.Event()
         self.threads = ThreadGroup(on_failure=self.died.set)
-        self.recorder.add_to(self.threads)
+        self.controller.add_to(self.threads)
 
     def _may_sweep(self) -> bool:
-        self.asked_to_sweep += 1
+        self.sweep_checks += 1
         return self.may_sweep
 
-    def eventually(self, look: Callable[[], object]) -> None:
+    def eventually(self, condition: Callable[[], object]) -> None:
         deadline = time.monotonic() + PATIENCE
-        while not look():
+        while not condition():
             assert time.monotonic() < deadline
             time.sleep(0.002)
 
-    def land(self) -> None:
+    def start_and_record(self) -> None:
         """Start the VM, and wait until its node is recorded."""
         self.world.bind(self.world.start(), "n1")
         self.world.ready()
@@ -85,221 +85,224 @@ class Running:
         return self.metrics.registry.get_sample_value(name, labels) or 0.0
 
     def notes(self, kind: events.ObjectKind, reason: str) -> list[str]:
-        found = self.told.events
-        return [one.note for one in found if (one.kind, one.reason) == (kind, reason)]
+        return [
+            event.note
+            for event in self.recorder.events
+            if (event.kind, event.reason) == (kind, reason)
+        ]
 
 
 @contextmanager
-def running(
+def running_controller(
     world: VmWorld, *, enabled: bool = True, may_sweep: bool = True, leads: bool = True
-) -> Iterator[Running]:
-    one = Running(world, enabled=enabled)
-    one.may_sweep = may_sweep
-    one.leads = leads
-    with one.threads:
+) -> Iterator[ControllerEnv]:
+    env = ControllerEnv(world, enabled=enabled)
+    env.may_sweep = may_sweep
+    env.leads = leads
+    with env.threads:
         try:
-            one.eventually(lambda: one.recorder.synced)
-            yield one
+            env.eventually(lambda: env.controller.synced)
+            yield env
         finally:
-            one.threads.stop()
-            one.recorder.wake()
+            env.threads.stop()
+            env.controller.wake()
             world.api.close()
-    assert not one.died.is_set()
+    assert not env.died.is_set()
 
 
 def test_kept_pods_are_counted() -> None:
     world = VmWorld()
-    with running(world) as one:
+    with running_controller(world) as env:
         pod = world.start()
-        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
         world.bind(pod, "n1")
         world.ready()
-        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 0.0)
+        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 0.0)
 
 
-def test_landing_is_recorded_told_counted_and_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_recorded_node_has_events_metric_and_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast.sticky")
     world = VmWorld()
     pod = world.start()
-    # before the controller: a pod that changes meanwhile may be let go in a later pass, untold
+    # before the controller starts: otherwise a later pass may free the pod without an event
     world.bind(pod, "n1")
     world.ready()
-    with running(world) as one:
-        one.eventually(lambda: not world.kept())
-        one.eventually(lambda: len(one.told.events) == 2)
-        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 0.0)
+    with running_controller(world) as env:
+        env.eventually(lambda: not world.kept())
+        env.eventually(lambda: len(env.recorder.events) == 2)
+        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 0.0)
 
     note = "recorded node n1: the VM starts there again"
     uid = world.api.objects[pod_at(pod)]["metadata"]["uid"]
-    assert one.told.events == [
+    assert env.recorder.events == [
         Event(("default", "vm"), "vm-1", "StickyNodeRecorded", note, kind=events.VM),
         Event(("default", pod), uid, "StickyNodeRecorded", note),
     ]
     assert dict(world.annotations()) == OWN
-    assert one.sample("holdfast_vm_records_total", outcome="recorded") == 1.0
+    assert env.sample("holdfast_vm_records_total", outcome="recorded") == 1.0
     assert f"VM default/vm: {note}" in caplog.messages
 
 
-def test_migration_is_followed_as_it_happens() -> None:
+def test_record_follows_live_migration() -> None:
     world = VmWorld()
-    with running(world) as one:
-        one.land()
+    with running_controller(world) as env:
+        env.start_and_record()
         job, pod = world.migrate()
         world.bind(pod, "n2")
-        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
         world.migrated(job, pod)
-        one.eventually(lambda: world.record() == "n2" and not world.kept())
-        one.eventually(lambda: len(one.notes(events.VM, events.NODE_RECORDED)) == 2)
+        env.eventually(lambda: world.record() == "n2" and not world.kept())
+        env.eventually(lambda: len(env.notes(events.VM, events.NODE_RECORDED)) == 2)
 
-    assert one.notes(events.VM, events.NODE_RECORDED)[1] == (
+    assert env.notes(events.VM, events.NODE_RECORDED)[1] == (
         "recorded node n2 after a migration: the VM starts there again"
     )
-    assert one.sample("holdfast_vm_records_total", outcome="followed") == 1.0
+    assert env.sample("holdfast_vm_records_total", outcome="followed") == 1.0
 
 
-def test_migration_without_a_held_pod_is_followed_once_the_vmi_reports_its_end() -> None:
+def test_migration_without_held_pod_is_followed_once_completed() -> None:
     world = VmWorld()
-    with running(world) as one:
-        one.land()
+    with running_controller(world) as env:
+        env.start_and_record()
         state = {"sourceNode": "n1", "targetNode": "n2"}
         before = len(world.api.requests)
         world.status(nodeName="n2", migrationState=state)
-        one.eventually(lambda: ("GET", vm_at("vm")) in world.api.requests[before:])
+        env.eventually(lambda: ("GET", vm_at("vm")) in world.api.requests[before:])
         assert world.record() == "n1"
         world.status(migrationState={**state, "completed": True})
-        one.eventually(lambda: world.record() == "n2")
+        env.eventually(lambda: world.record() == "n2")
 
-    assert one.notes(events.VM, events.NODE_DIFFERS) == []
+    assert env.notes(events.VM, events.NODE_DIFFERS) == []
 
 
-def test_vm_that_runs_elsewhere_without_a_reason_is_reported() -> None:
+def test_vm_on_unexpected_node_is_reported() -> None:
     world = VmWorld()
-    with running(world) as one:
-        one.land()
+    with running_controller(world) as env:
+        env.start_and_record()
         world.status(nodeName="n2")
-        one.eventually(lambda: one.notes(events.VM, events.NODE_DIFFERS))
+        env.eventually(lambda: env.notes(events.VM, events.NODE_DIFFERS))
 
-    assert one.notes(events.VM, events.NODE_DIFFERS)[0].startswith("the VM runs on n2, but starts")
+    assert env.notes(events.VM, events.NODE_DIFFERS)[0].startswith("the VM runs on n2, but starts")
     assert world.record() == "n1"
 
 
-def test_target_goes_when_its_migration_is_removed() -> None:
+def test_target_loses_finalizer_when_migration_is_deleted() -> None:
     world = VmWorld()
-    with running(world) as one:
-        one.land()
+    with running_controller(world) as env:
+        env.start_and_record()
         job, pod = world.migrate()
         world.bind(pod, "n2")
-        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
         world.api.vanish(job_at(job))
-        one.eventually(lambda: not world.kept())
+        env.eventually(lambda: not world.kept())
 
     assert world.record() == "n1"
 
 
 def test_vm_that_ends_before_it_runs_is_reported() -> None:
     world = VmWorld()
-    with running(world) as one:
+    with running_controller(world) as env:
         pod = world.start()
         world.bind(pod, "n1")
-        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
         world.status(phase="Failed")
-        one.eventually(lambda: not world.kept())
-        one.eventually(lambda: one.notes(events.POD, events.NODE_NOT_RECORDED))
+        env.eventually(lambda: not world.kept())
+        env.eventually(lambda: env.notes(events.POD, events.NODE_NOT_RECORDED))
 
-    assert one.notes(events.POD, events.NODE_NOT_RECORDED) == [
+    assert env.notes(events.POD, events.NODE_NOT_RECORDED) == [
         "no node is recorded, because the VM ended before it ran; it was on n1"
     ]
     assert world.record() == ""
 
 
-def test_vm_that_opts_in_while_it_runs() -> None:
+def test_running_vm_that_opts_in_is_recorded() -> None:
     world = VmWorld(StickyArgs(select="annotated"))
-    with running(world) as one:
+    with running_controller(world) as env:
         world.bind(world.start(), "n1")
-        one.eventually(lambda: not world.kept())
+        env.eventually(lambda: not world.kept())
         world.ready()
         world.write("vm", {"holdfast.dev/sticky": "true"})
-        one.eventually(lambda: world.record() == "n1")
+        env.eventually(lambda: world.record() == "n1")
 
 
-def test_refusals_of_others_are_told_and_hold_up_no_other_vm(
+def test_rejected_record_is_reported_and_does_not_block_other_vms(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
     world = VmWorld(None, "a", "b")
-    refused = threading.Event()
+    permitted = threading.Event()
 
-    def judge(method: str, path: str) -> None:
-        if (method, path) == ("PATCH", vm_at("a")) and not refused.is_set():
+    def reject_vm_a(method: str, path: str) -> None:
+        if (method, path) == ("PATCH", vm_at("a")) and not permitted.is_set():
             raise status_error(403)
 
-    world.api.on_request = judge
-    with running(world) as one:
+    world.api.on_request = reject_vm_a
+    with running_controller(world) as env:
         for name in ("a", "b"):
             world.bind(world.start(name), "n1")
             world.ready(name)
-        one.eventually(lambda: world.record("b") == "n1")
-        one.eventually(lambda: one.sample("holdfast_vm_records_total", outcome="retried") >= 2)
+        env.eventually(lambda: world.record("b") == "n1")
+        env.eventually(lambda: env.sample("holdfast_vm_records_total", outcome="retried") >= 2)
         assert world.record("a") == ""
-        refused.set()
-        one.eventually(lambda: world.record("a") == "n1" and not world.kept("a"))
+        permitted.set()
+        env.eventually(lambda: world.record("a") == "n1" and not world.kept("a"))
 
-    (note, *_) = one.notes(events.VM, events.NODE_NOT_RECORDED)
+    (note, *_) = env.notes(events.VM, events.NODE_NOT_RECORDED)
     assert note == (
         "HTTP 403: scripted (bind the ClusterRole holdfast-controller-kubevirt of the manifests to "
         "the controller); it is retried until it succeeds"
     )
 
 
-def test_one_vm_that_nobody_can_make_sense_of_holds_up_no_other(
+def test_unexpected_error_for_one_vm_does_not_block_others(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(backoff, "FIRST_SECONDS", 0.01)
     world = VmWorld(None, "a", "b")
     failed = threading.Event()
 
-    def judge(_method: str, path: str) -> None:
+    def fail_once(_method: str, path: str) -> None:
         if path == vmi_at("a") and not failed.is_set():
             failed.set()
-            raise KeyError("a slip of ours")
+            raise KeyError("a bug")
 
-    world.api.on_request = judge
-    with running(world) as one:
+    world.api.on_request = fail_once
+    with running_controller(world) as env:
         world.bind(world.start("a"), "n1")
-        one.eventually(failed.is_set)
+        env.eventually(failed.is_set)
         world.bind(world.start("b"), "n1")
         for name in ("a", "b"):
             world.ready(name)
-        one.eventually(lambda: world.record("a") == world.record("b") == "n1")
+        env.eventually(lambda: world.record("a") == world.record("b") == "n1")
 
     assert "VMI default/a" in caplog.messages
 
 
-def test_who_does_not_lead_follows_and_writes_nothing_until_it_does() -> None:
+def test_standby_writes_nothing_until_it_leads() -> None:
     world = VmWorld()
-    with running(world, leads=False) as one:
+    with running_controller(world, leads=False) as env:
         world.bind(world.start(), "n1")
         world.ready()
-        one.eventually(lambda: one.sample("holdfast_vm_pods_kept") == 1.0)
+        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
         assert world.api.patched == []
-        one.leads = True
-        one.recorder.wake()
-        one.eventually(lambda: not world.kept())
+        env.leads = True
+        env.controller.wake()
+        env.eventually(lambda: not world.kept())
 
     assert world.record() == "n1"
 
 
-def test_who_stands_by_keeps_no_list_of_what_was() -> None:
+def test_standby_drops_stopped_vms_from_queue() -> None:
     world = VmWorld(None, *(f"vm-{number}" for number in range(5)))
-    with running(world, leads=False) as one:
+    with running_controller(world, leads=False) as env:
         for number in range(5):
             name = f"vm-{number}"
             pod = world.start(name, finalizer=False)
             world.bind(pod, "n1")
             world.ready(name)
-            one.eventually(lambda: len(one.recorder._queue) == 1)
+            env.eventually(lambda: len(env.controller._queue) == 1)
             world.stop(name)
-            one.eventually(lambda: len(one.recorder._queue) == 0)
+            env.eventually(lambda: len(env.controller._queue) == 0)
 
 
 @pytest.mark.parametrize(
@@ -310,29 +313,29 @@ def test_who_stands_by_keeps_no_list_of_what_was() -> None:
         pytest.param({}, "which lacks the label", id="without the label"),
     ],
 )
-def test_vm_that_waits_for_its_node_is_told_why(node: dict[str, bool] | None, why: str) -> None:
+def test_event_explains_why_vm_waits_for_its_node(node: dict[str, bool] | None, why: str) -> None:
     world = VmWorld()
     world.write("vm", OWN)
     if node is not None:
         world.api.put(NODE, {"metadata": {"name": "n1"}, "spec": node})
-    with running(world) as one:
+    with running_controller(world) as env:
         pod = world.start()
         world.unschedulable(pod)
-        one.eventually(lambda: one.notes(events.POD, events.NODE_UNAVAILABLE))
+        env.eventually(lambda: env.notes(events.POD, events.NODE_UNAVAILABLE))
 
-    notes = one.notes(events.VM, events.NODE_UNAVAILABLE)
+    notes = env.notes(events.VM, events.NODE_UNAVAILABLE)
     assert notes[0].startswith(f"the VM waits for its node n1, {why}")
     assert world.kept() == [pod]
     assert dict(world.annotations()) == OWN
 
 
-def provisions(world: VmWorld, *, uid: str = "") -> str:
-    """Start the VM, with a pod that only provisions its volumes and finds no node."""
+def start_provisioning(world: VmWorld, *, uid: str = "") -> str:
+    """Start the VM with an unschedulable pod that only provisions volumes; return its name."""
     pod = world.start(finalizer=False)
 
-    def change(one: Document) -> None:
-        one["metadata"]["annotations"] = {EPHEMERAL_PROVISIONING: "true"}
-        (owner,) = one["metadata"]["ownerReferences"]
+    def change(document: Document) -> None:
+        document["metadata"]["annotations"] = {EPHEMERAL_PROVISIONING: "true"}
+        (owner,) = document["metadata"]["ownerReferences"]
         owner["uid"] = uid or owner["uid"]
 
     world.api.change(pod_at(pod), change)
@@ -341,111 +344,109 @@ def provisions(world: VmWorld, *, uid: str = "") -> str:
 
 
 @pytest.mark.parametrize("first", ["the pod", "the controller"])
-def test_vm_whose_volumes_wait_for_its_node_is_reported(first: str) -> None:
+def test_vm_with_volumes_waiting_for_its_node_is_reported(first: str) -> None:
     world = VmWorld()
     world.write("vm", OWN)
     world.api.put(NODE, {"metadata": {"name": "n1"}, "spec": {"unschedulable": True}})
-    pod = provisions(world) if first == "the pod" else ""
-    with running(world) as one:
-        pod = pod or provisions(world)
-        one.eventually(lambda: one.notes(events.POD, events.NODE_UNAVAILABLE))
+    pod = start_provisioning(world) if first == "the pod" else ""
+    with running_controller(world) as env:
+        pod = pod or start_provisioning(world)
+        env.eventually(lambda: env.notes(events.POD, events.NODE_UNAVAILABLE))
         world.api.vanish(pod_at(pod))
         world.stop()
-        one.eventually(lambda: not len(one.recorder._queue))
+        env.eventually(lambda: not len(env.controller._queue))
 
-    assert one.notes(events.VM, events.NODE_UNAVAILABLE)[0].startswith(
+    assert env.notes(events.VM, events.NODE_UNAVAILABLE)[0].startswith(
         "the VM waits for its node n1, which is cordoned"
     )
-    assert one.recorder._watch.provisioners_of(("default", "vm"), "vmi-2") == []
+    assert env.controller._watch.provisioners_of(("default", "vm"), "vmi-2") == []
 
 
-def test_pod_of_another_vmi_that_provisions_volumes_gets_no_event() -> None:
+def test_provisioning_pod_of_another_vmi_gets_no_event() -> None:
     world = VmWorld()
     world.write("vm", OWN)
     world.api.put(NODE, {"metadata": {"name": "n1"}})
-    with running(world) as one:
-        provisions(world, uid="vmi-of-before")
-        one.eventually(lambda: one.notes(events.VM, events.NODE_UNAVAILABLE))
+    with running_controller(world) as env:
+        start_provisioning(world, uid="earlier-vmi")
+        env.eventually(lambda: env.notes(events.VM, events.NODE_UNAVAILABLE))
 
-    assert one.notes(events.POD, events.NODE_UNAVAILABLE) == []
+    assert env.notes(events.POD, events.NODE_UNAVAILABLE) == []
 
 
 @pytest.mark.parametrize("ready", ["Unknown", "True"])
-def test_vm_on_a_node_that_died_before_it_was_reported_is_told_why(ready: str) -> None:
+def test_starting_vm_on_not_ready_node_is_reported(ready: str) -> None:
     world = VmWorld()
     world.write("vm", OWN)
     metadata = {"name": "n1", "labels": {"kubevirt.io/schedulable": "true"}}
     node: Document = {"metadata": metadata, "spec": {"unschedulable": True}}
     world.api.put(NODE, node)
-    with running(world) as one:
+    with running_controller(world) as env:
         world.bind(world.start(), "n1")
-        one.eventually(lambda: not world.kept() and len(one.recorder._queue) == 1)
-        assert one.told.events == []
+        env.eventually(lambda: not world.kept() and len(env.controller._queue) == 1)
+        assert env.recorder.events == []
         status = {"conditions": [{"type": "Ready", "status": ready}]}
         world.api.put(NODE, {**node, "status": status})
         world.api.requests.clear()
-        one.recorder.enqueue(("default", "vm"))
-        one.eventually(lambda: ("GET", NODE) in world.api.requests)
+        env.controller.enqueue(("default", "vm"))
+        env.eventually(lambda: ("GET", NODE) in world.api.requests)
         if ready == "Unknown":
-            one.eventually(lambda: one.notes(events.VM, events.NODE_UNAVAILABLE))
-            assert "which is not ready (Unknown)" in one.told.events[0].note
+            env.eventually(lambda: env.notes(events.VM, events.NODE_UNAVAILABLE))
+            assert "which is not ready (Unknown)" in env.recorder.events[0].note
         world.status(phase="Running", nodeName="n1")
-        one.eventually(lambda: not len(one.recorder._queue))
-    assert len(one.told.events) == (1 if ready == "Unknown" else 0)
+        env.eventually(lambda: not len(env.controller._queue))
+    assert len(env.recorder.events) == (1 if ready == "Unknown" else 0)
 
 
 @pytest.mark.parametrize("affinity", ["required", "preferred"])
-def test_vm_whose_node_is_well_or_not_required_is_the_schedulers_business(affinity: str) -> None:
+def test_healthy_or_preferred_node_is_not_reported(affinity: str) -> None:
     world = VmWorld(StickyArgs(affinity=affinity))  # type: ignore[arg-type]
     world.write("vm", OWN)
     labels = {"kubevirt.io/schedulable": "true"} if affinity == "required" else {}
     world.api.put(NODE, {"metadata": {"name": "n1", "labels": labels}, "spec": {}})
-    with running(world) as one:
+    with running_controller(world) as env:
         pod = world.start()
         world.unschedulable(pod)
         if affinity == "required":
-            one.eventually(lambda: ("GET", NODE) in world.api.requests)
+            env.eventually(lambda: ("GET", NODE) in world.api.requests)
         world.bind(pod, "n1")
-        one.eventually(lambda: not world.kept())
+        env.eventually(lambda: not world.kept())
 
-    assert one.notes(events.VM, events.NODE_UNAVAILABLE) == []
+    assert env.notes(events.VM, events.NODE_UNAVAILABLE) == []
 
 
-@pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "not Kubernetes' own 404"])
-def test_nodes_that_cannot_be_read_are_said_in_the_log_alone(
-    status: int, caplog: pytest.LogCaptureFixture
-) -> None:
+@pytest.mark.parametrize("status", [403, 404], ids=["forbidden", "404 without a reason"])
+def test_unreadable_node_is_only_logged(status: int, caplog: pytest.LogCaptureFixture) -> None:
     world = VmWorld()
     world.write("vm", OWN)
 
-    def judge(_method: str, path: str) -> None:
+    def fail_node_reads(_method: str, path: str) -> None:
         if path == NODE:
             raise status_error(status)
 
-    world.api.on_request = judge
-    told = f"node n1 of VM default/vm cannot be read: HTTP {status}: scripted"
-    with running(world) as one:
+    world.api.on_request = fail_node_reads
+    message = f"node n1 of VM default/vm cannot be read: HTTP {status}: scripted"
+    with running_controller(world) as env:
         pod = world.start()
         world.unschedulable(pod)
-        one.eventually(lambda: told in caplog.messages)
+        env.eventually(lambda: message in caplog.messages)
 
-    assert one.told.events == []
+    assert env.recorder.events == []
 
 
-def test_without_sticky_vms_only_pods_are_followed_and_let_go() -> None:
+def test_disabled_controller_only_removes_pod_finalizers() -> None:
     world = VmWorld()
-    with running(world, enabled=False) as one:
+    with running_controller(world, enabled=False) as env:
         pod = world.start()
-        one.eventually(lambda: not world.kept())
-        one.eventually(lambda: one.told.events)
+        env.eventually(lambda: not world.kept())
+        env.eventually(lambda: env.recorder.events)
 
-    assert [one.told.events[0].regarding] == [("default", pod)]
-    assert one.told.events[0].warning
+    assert [env.recorder.events[0].regarding] == [("default", pod)]
+    assert env.recorder.events[0].warning
     assert {path for kind, path in world.api.requests if kind == "WATCH"} == {"/api/v1/pods"}
     assert world.annotations() == {}
 
 
-def test_cluster_without_kubevirt_is_said_once_and_its_coming_noticed(
+def test_missing_kubevirt_is_logged_and_later_install_is_detected(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reflector, "ABSENT_SECONDS", 0.01)
@@ -456,29 +457,29 @@ def test_cluster_without_kubevirt_is_said_once_and_its_coming_noticed(
     absent = {path for path in kinds if "kubevirt" in path}
     world.api.kinds -= absent
 
-    def said() -> int:
+    def log_count() -> int:
         return sum(NO_KUBEVIRT in line for line in caplog.messages)
 
-    with running(world) as one:
-        one.eventually(lambda: said() == 2)  # VMIs and migrations; VMs come after VMIs
-        one.eventually(lambda: one.sample("holdfast_watch_restarts_total", reason="absent") > 9)
+    with running_controller(world) as env:
+        env.eventually(lambda: log_count() == 2)  # VMIs and migrations; VMs come after VMIs
+        env.eventually(lambda: env.sample("holdfast_watch_restarts_total", reason="absent") > 9)
         world.api.kinds |= absent
         world.bind(world.start(finalizer=False), "n1")
         world.ready()
-        one.eventually(lambda: world.record() == "n1")
-        followed = {f"following {path}" for path in absent - {vm_path("", "")}}
-        one.eventually(lambda: followed <= set(caplog.messages))
+        env.eventually(lambda: world.record() == "n1")
+        following = {f"following {path}" for path in absent - {vm_path("", "")}}
+        env.eventually(lambda: following <= set(caplog.messages))
         world.api.kinds -= absent
-        one.eventually(lambda: said() == 5)  # again once it is gone
-        before = one.sample("holdfast_watch_restarts_total", reason="absent")
-        one.eventually(
-            lambda: one.sample("holdfast_watch_restarts_total", reason="absent") > before + 9
+        env.eventually(lambda: log_count() == 5)  # again once it is gone
+        before = env.sample("holdfast_watch_restarts_total", reason="absent")
+        env.eventually(
+            lambda: env.sample("holdfast_watch_restarts_total", reason="absent") > before + 9
         )
 
-    assert said() == 5
+    assert log_count() == 5
 
 
-def test_right_that_is_missing_is_said_once_with_the_cure(
+def test_missing_permission_is_logged_with_the_remedy(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(reflector, "BACKOFF_SECONDS", 0.001)
@@ -486,32 +487,32 @@ def test_right_that_is_missing_is_said_once_with_the_cure(
     world = VmWorld()
     tries = itertools.count()
 
-    def judge(_method: str, path: str) -> None:
+    def forbid(_method: str, path: str) -> None:
         if "kubevirt" in path and next(tries) < 20:
             raise status_error(403)
 
-    world.api.on_request = judge
-    with running(world) as one:
+    world.api.on_request = forbid
+    with running_controller(world) as env:
         world.bind(world.start(finalizer=False), "n1")
         world.ready()
-        one.eventually(lambda: world.record() == "n1")
+        env.eventually(lambda: world.record() == "n1")
 
-    said = [line for line in caplog.messages if line.startswith("following /apis/kubevirt.io")]
-    assert 1 <= len(said) <= 3
-    assert f"HTTP 403: scripted ({CURE}); listing again" in said[0]
+    logged = [line for line in caplog.messages if line.startswith("following /apis/kubevirt.io")]
+    assert 1 <= len(logged) <= 3
+    assert f"HTTP 403: scripted ({CURE}); listing again" in logged[0]
 
 
-def test_thread_that_dies_ends_the_recorder() -> None:
+def test_thread_crash_stops_controller() -> None:
     world = VmWorld()
-    world.api.before("GET", raising(KeyError("nobody expected that")))
-    one = Running(world)
-    with one.threads:
-        assert one.died.wait(PATIENCE)
+    world.api.before("GET", raising(KeyError("unexpected")))
+    env = ControllerEnv(world)
+    with env.threads:
+        assert env.died.wait(PATIENCE)
         world.api.close()
 
 
-def unlabelled() -> tuple[VmWorld, str]:
-    """Give a world where a pod is kept that has lost its label, and that pod's name."""
+def world_with_unlabelled_pod() -> tuple[VmWorld, str]:
+    """Return a world with a finished pod that lost its label, and the pod's name."""
     world = VmWorld()
     pod = world.start()
     world.bind(pod, "n1")
@@ -522,58 +523,58 @@ def unlabelled() -> tuple[VmWorld, str]:
     return world, pod
 
 
-def test_sweep_that_fails_is_soon_tried_again(
+def test_failed_sweep_is_retried_soon(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sweep, "SWEEP_AGAIN_SECONDS", 0.01)
-    world, _ = unlabelled()
-    with running(world, may_sweep=False) as one:
-        one.eventually(lambda: one.asked_to_sweep > 1)
+    world, _ = world_with_unlabelled_pod()
+    with running_controller(world, may_sweep=False) as env:
+        env.eventually(lambda: env.sweep_checks > 1)
         world.api.before("GET", raising(status_error(429)))
-        one.may_sweep = True
-        one.eventually(lambda: not world.kept())
+        env.may_sweep = True
+        env.eventually(lambda: not world.kept())
 
     assert "the sweep for orphaned pods failed: HTTP 429: scripted; next try in 0 s" in caplog.text
 
 
-def test_write_after_one_that_hung_has_the_time_that_webhooks_may_take(
+def test_write_after_hang_uses_slow_admission_timeout(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(fair, "SLOW_SECONDS", 0.0)
     world = VmWorld()
     world.api.before("PATCH", raising(unreachable()))
-    with running(world) as one:
+    with running_controller(world) as env:
         world.bind(world.start(), "n1")
         world.ready()
-        one.eventually(lambda: not world.kept())
+        env.eventually(lambda: not world.kept())
 
-    patience = world.api.patience("PATCH")
-    assert patience[:2] == [TIMEOUT, SLOW_ADMISSION_TIMEOUT]
+    timeouts = world.api.patience("PATCH")
+    assert timeouts[:2] == [TIMEOUT, SLOW_ADMISSION_TIMEOUT]
 
 
-def test_vmis_of_a_namespace_that_hangs_leave_others_a_way() -> None:
+def test_hanging_namespace_does_not_block_other_namespaces() -> None:
     world, pool, now = VmWorld(), ThreadPool(), 0.0
 
-    def hangs() -> None:
+    def hang() -> None:
         nonlocal now
         now += SLOW_SECONDS
         raise unreachable()
 
     metrics = ControllerMetrics()
-    recorder = StickyController(world.api, lambda _: world.args, metrics, now=lambda: now)
-    recorder._loop.changed = recorder._changed = Impatient()
-    world.api.before("GET", hangs)
-    recorder.enqueue(("default", "vm-0"))
-    recorder._loop._dispatch(pool)
+    controller = StickyController(world.api, lambda _: world.args, metrics, now=lambda: now)
+    controller._loop.changed = controller._changed = Impatient()
+    world.api.before("GET", hang)
+    controller.enqueue(("default", "vm-0"))
+    controller._loop._dispatch(pool)
     pool.jobs.pop()()
     for number in range(1, 20):
-        recorder.enqueue(("default", f"vm-{number}"))
-    recorder.enqueue(("other", "vm"))
-    recorder._loop._dispatch(pool)
+        controller.enqueue(("default", f"vm-{number}"))
+    controller.enqueue(("other", "vm"))
+    controller._loop._dispatch(pool)
     assert len(pool.jobs) == FIRST_OF_ONE + 1
 
     while pool.jobs:
         pool.jobs.pop()()
-        recorder._loop._dispatch(pool)
+        controller._loop._dispatch(pool)
     asked = {path for method, path in world.api.requests if method == "GET"}
     assert len(asked) == 21

@@ -1,4 +1,4 @@
-"""Whatever the order of things, and wherever the controller is killed, no landing is lost."""
+"""No record is lost, in any order of events and wherever the controller is killed."""
 
 import contextlib
 from typing import Literal
@@ -16,9 +16,9 @@ STEPS = 60
 
 
 class Machine(RuleBasedStateMachine):
-    """One VM, what may happen to it, and a controller that comes and goes.
+    """One VM, the events that may affect it, and a controller that restarts.
 
-    `home` is where the VM has to come back to; None while it may start anywhere.
+    `home` is the node to which the VM must return; None while it may start anywhere.
     """
 
     on_migration: Literal["follow", "keep"] = "follow"
@@ -32,7 +32,7 @@ class Machine(RuleBasedStateMachine):
         self.moving: tuple[str, str] | None = None
         self.running = ""
         self.is_provisional = False
-        """Whether the VM has no record, and has not run since it was bound."""
+        """Whether the VM has no record and has not run since it was bound."""
 
     # --- the VM --------------------------------------------------------------------------------
 
@@ -99,14 +99,14 @@ class Machine(RuleBasedStateMachine):
         return bool(target and target["spec"].get("nodeName"))
 
     @precondition(may_succeed)
-    @rule(said=st.booleans())
-    def succeed(self, said: bool) -> None:
-        """Move the VM; a shutdown in between can have the migration called failed all the same."""
+    @rule(reported=st.booleans())
+    def succeed(self, reported: bool) -> None:
+        """Move the VM; after a shutdown, KubeVirt may still report the migration as failed."""
         assert self.moving
         job, pod = self.moving
         source = self.node()
         self.world.moved(job, pod)
-        self.world.end(job, "Succeeded" if said else "Failed")
+        self.world.end(job, "Succeeded" if reported else "Failed")
         self.world.end_pod(self.running)
         self.running, self.moving = pod, None
         if self.on_migration == "follow" and self.home == source:
@@ -120,7 +120,7 @@ class Machine(RuleBasedStateMachine):
         self.world.end_pod(self.moving[1])
         self.moving = None
 
-    # --- people --------------------------------------------------------------------------------
+    # --- user edits ----------------------------------------------------------------------------
 
     def is_settled(self) -> bool:
         """Return whether the controller has finished its work."""
@@ -156,7 +156,7 @@ class Machine(RuleBasedStateMachine):
         carried_out=st.booleans(),
     )
     def control_and_kill(self, method: str, number: int, carried_out: bool) -> None:
-        """Kill the controller ahead of a request, or after the API server has carried it out."""
+        """Kill the controller before a request, or after the API server has executed it."""
         api = self.world.api
         (api.after if carried_out else api.before)(method, *([_nothing] * number), _kill)
         with contextlib.suppress(Killed):
@@ -165,19 +165,19 @@ class Machine(RuleBasedStateMachine):
         self.driver.restart()
         self.world.collect()
 
-    # --- what always holds ---------------------------------------------------------------------
+    # --- invariants ----------------------------------------------------------------------------
 
     @invariant()
-    def nothing_is_forgotten_that_no_pod_tells(self) -> None:
+    def settled_record_matches_home(self) -> None:
         if self.is_settled():
             assert self.world.record() == (self.home or "")
 
     def teardown(self) -> None:
-        """Let the controller do what there is to do: nothing waits but what has to."""
+        """Let the controller finish; only pods that have to wait keep their finalizer."""
         self.driver.restart()
         self.driver.work()
         kept = {str(pod["metadata"]["name"]) for pod in self.kept_pods()}
-        if not self.moving:  # else what earlier migrations did is not settled either
+        if not self.moving:  # otherwise earlier migrations are not settled either
             assert kept <= {self.starting, self.running if self.is_provisional else ""}
         if self.running and not self.moving:
             assert self.world.record() == (self.home or "")
@@ -191,7 +191,7 @@ def _kill() -> None:
     raise Killed
 
 
-class Keeping(Machine):
+class KeepMachine(Machine):
     on_migration = "keep"
 
 
@@ -203,5 +203,5 @@ SETTINGS = settings(
 )
 TestFollow = Machine.TestCase
 TestFollow.settings = SETTINGS
-TestKeep = Keeping.TestCase
+TestKeep = KeepMachine.TestCase
 TestKeep.settings = SETTINGS

@@ -1,4 +1,4 @@
-"""VMs that run on another node than the recorded one, by migrations that no held pod shows."""
+"""VMs that run on a node other than the recorded one, without a held pod that explains it."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -11,13 +11,13 @@ from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.sticky import node_problems
 from tests.support.vm_world import Driver, VmWorld, pod_at, vm_at, vmi_at
 
-OTHERS = [
+PERMITTED = [
     pytest.param(StickyArgs(on_migration="keep"), id="keep"),
     pytest.param(StickyArgs(affinity="preferred"), id="preferred"),
 ]
 
 
-def recorded(args: StickyArgs | None = None) -> tuple[VmWorld, Driver]:
+def world_with_record(args: StickyArgs | None = None) -> tuple[VmWorld, Driver]:
     world = VmWorld(args)
     start(world, "n1")
     driver = Driver(world)
@@ -37,7 +37,7 @@ def strip(world: VmWorld, pods: Iterable[str]) -> None:
 
 
 def move(world: VmWorld, node: str) -> None:
-    """Migrate the VM to a node, with pods that nobody holds."""
+    """Migrate the VM to a node, with a pod that has no finalizer."""
     job, pod = world.migrate()
     strip(world, [pod])
     world.bind(pod, node)
@@ -45,7 +45,7 @@ def move(world: VmWorld, node: str) -> None:
 
 
 def restart(driver: Driver) -> str:
-    """Have another controller work, and return where the VM runs unexpectedly."""
+    """Reconcile with a new controller, and return the unexpected node of the VM."""
     driver.restart()
     results = driver.work()
     assert {each.problem for each in results} <= {""}
@@ -57,16 +57,16 @@ def report(world: VmWorld, **state: Any) -> None:
     world.api.change(vmi_at("vm"), lambda one: one["status"]["migrationState"].update(state))
 
 
-def is_unknown(world: VmWorld) -> None:
-    """Let nobody own the record, as the webhook restores it."""
+def clear_managed_fields(world: VmWorld) -> None:
+    """Remove the owner of the record, as when the webhook restores it."""
     world.api.change(vm_at("vm"), lambda one: one["metadata"].pop("managedFields"))
 
 
-# --- migrations that explain it ----------------------------------------------------------------
+# --- explained by a migration ------------------------------------------------------------------
 
 
 def test_records_carry_the_field_manager() -> None:
-    world, _ = recorded()
+    world, _ = world_with_record()
     (entry,) = world.vm()["metadata"]["managedFields"]
     assert entry["manager"] == FIELD_MANAGER
     assert world.api.queries[-1] == {"fieldManager": FIELD_MANAGER}
@@ -101,12 +101,12 @@ def moves_from_an_edit(world: VmWorld) -> None:
 
 
 def moves_with_an_unknown_author(world: VmWorld) -> None:
-    is_unknown(world)
+    clear_managed_fields(world)
     move(world, "n2")
 
 
 @pytest.mark.parametrize(
-    "happens",
+    "event",
     [
         moves,
         moves_twice,
@@ -117,16 +117,16 @@ def moves_with_an_unknown_author(world: VmWorld) -> None:
     ],
     ids=lambda one: one.__name__,
 )
-def test_unwatched_migration_is_followed(happens: Callable[[VmWorld], None]) -> None:
-    world, driver = recorded()
-    happens(world)
+def test_unwatched_migration_is_followed(event: Callable[[VmWorld], None]) -> None:
+    world, driver = world_with_record()
+    event(world)
 
     assert restart(driver) == ""
     assert world.record() == "n2"
 
 
 def test_later_migration_repairs_a_record_that_differs() -> None:
-    world, driver = recorded()
+    world, driver = world_with_record()
     starts_elsewhere(world)
     assert restart(driver) == "n2"
 
@@ -137,7 +137,7 @@ def test_later_migration_repairs_a_record_that_differs() -> None:
     assert (world.record(), world.kept()) == ("n3", [])
 
 
-# --- what no migration explains ----------------------------------------------------------------
+# --- not explained by a migration --------------------------------------------------------------
 
 
 def starts_elsewhere(world: VmWorld) -> None:
@@ -158,18 +158,18 @@ def starts_elsewhere_and_fails_to_migrate(world: VmWorld) -> None:
 
 
 def moves_twice_with_an_unknown_author(world: VmWorld) -> None:
-    is_unknown(world)
+    clear_managed_fields(world)
     moves_twice(world)
 
 
 @pytest.mark.parametrize(
-    "happens",
+    "event",
     [starts_elsewhere, starts_elsewhere_and_fails_to_migrate, moves_twice_with_an_unknown_author],
     ids=lambda one: one.__name__,
 )
-def test_vm_that_runs_elsewhere_without_a_reason(happens: Callable[[VmWorld], None]) -> None:
-    world, driver = recorded()
-    happens(world)
+def test_vm_on_unexplained_node_is_reported(event: Callable[[VmWorld], None]) -> None:
+    world, driver = world_with_record()
+    event(world)
 
     assert restart(driver) == "n2"
     assert world.record() == "n1"
@@ -180,7 +180,7 @@ def is_edited(world: VmWorld) -> None:
 
 
 def is_sent_back(world: VmWorld) -> None:
-    """A person asks for the node that the VM has just left."""
+    """A user requests the node that the VM has just left."""
     move(world, "n2")
     world.write("vm", {STICKY_NODE: "n3"})
     world.write("vm", {STICKY_NODE: "n1"})
@@ -199,19 +199,19 @@ def is_confirmed(world: VmWorld) -> None:
 
 
 @pytest.mark.parametrize(
-    "happens", [is_edited, is_sent_back, is_confirmed], ids=lambda one: one.__name__
+    "event", [is_edited, is_sent_back, is_confirmed], ids=lambda one: one.__name__
 )
-def test_record_that_others_wrote_stays(happens: Callable[[VmWorld], None]) -> None:
-    world, driver = recorded()
-    happens(world)
+def test_record_written_by_others_is_kept(event: Callable[[VmWorld], None]) -> None:
+    world, driver = world_with_record()
+    event(world)
     before = dict(world.annotations())
 
     assert restart(driver) == ""
     assert dict(world.annotations()) == {**before, STICKY_NODE_UID: "vm-1"}
 
 
-def test_record_of_a_person_stays_if_the_migration_has_no_time() -> None:
-    world, driver = recorded()
+def test_user_record_is_kept_if_migration_has_no_end_time() -> None:
+    world, driver = world_with_record()
     moves_from_an_edit(world)
     report(world, endTimestamp=None)
     assert restart(driver) == ""
@@ -231,23 +231,23 @@ def migrates_again(world: VmWorld) -> None:
     world.status(migrationState={"sourceNode": "n2", "targetNode": "n3"})
 
 
-@pytest.mark.parametrize("happens", [stops, migrates_again], ids=lambda one: one.__name__)
-def test_vm_that_does_not_stay_where_it_is(happens: Callable[[VmWorld], None]) -> None:
-    world, driver = recorded()
-    happens(world)
+@pytest.mark.parametrize("event", [stops, migrates_again], ids=lambda one: one.__name__)
+def test_stopped_or_migrating_vm_is_not_reported(event: Callable[[VmWorld], None]) -> None:
+    world, driver = world_with_record()
+    event(world)
     assert restart(driver) == ""
     assert world.record() == "n1"
 
 
-@pytest.mark.parametrize("args", OTHERS)
-def test_vm_that_may_run_elsewhere(args: StickyArgs) -> None:
-    world, driver = recorded(args)
+@pytest.mark.parametrize("args", PERMITTED)
+def test_permitted_difference_is_not_reported(args: StickyArgs) -> None:
+    world, driver = world_with_record(args)
     starts_elsewhere(world)
     assert restart(driver) == ""
     assert world.record() == "n1"
 
 
-def test_advice_for_a_vm_that_runs_elsewhere() -> None:
+def test_advice_for_vm_on_unexpected_node() -> None:
     assert node_problems.difference(("shop", "db"), "n1", "n2", STICKY_NODE) == (
         "the VM runs on n2, but starts on n1 the next time, which is recorded: no migration "
         "explains this. To keep it on n2: kubectl annotate vm db --namespace shop --overwrite "
@@ -255,15 +255,18 @@ def test_advice_for_a_vm_that_runs_elsewhere() -> None:
     )
 
 
-# --- VMs that are not sticky for a while -------------------------------------------------------
+# --- VMs that are temporarily not sticky -------------------------------------------------------
 
 
 @pytest.mark.parametrize("watched", [True, False], ids=["watched", "controller restarts"])
-def test_vm_that_migrated_while_not_sticky_returns_to_where_it_ran_last(watched: bool) -> None:
-    world, driver = recorded()
+def test_migration_while_not_sticky_updates_record(watched: bool) -> None:
+    world, driver = world_with_record()
     world.write("vm", {STICKY: "false"})
     move(world, "n2")
-    assert (driver.work() if watched else restart(driver)) is not None
+    if watched:
+        driver.work()
+    else:
+        restart(driver)
     world.stop()
     driver.work()
     world.write("vm", {STICKY: None})
@@ -271,11 +274,11 @@ def test_vm_that_migrated_while_not_sticky_returns_to_where_it_ran_last(watched:
     assert world.record() == "n2"
 
 
-@pytest.mark.parametrize("kept_by", ["a person", "onMigration", "no migration"])
-def test_record_stays_while_the_vm_is_not_sticky(kept_by: str) -> None:
+@pytest.mark.parametrize("kept_by", ["user", "onMigration", "no migration"])
+def test_record_is_kept_while_vm_is_not_sticky(kept_by: str) -> None:
     args = StickyArgs(on_migration="keep" if kept_by == "onMigration" else "follow")
-    world, driver = recorded(args)
-    if kept_by == "a person":
+    world, driver = world_with_record(args)
+    if kept_by == "user":
         world.write("vm", {STICKY_NODE: "n3"})
     world.write("vm", {STICKY: "false"})
     before = world.record()

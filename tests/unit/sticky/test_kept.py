@@ -1,4 +1,4 @@
-"""How little of large objects is kept."""
+"""Large VMIs and pods are stored without the fields that the controller does not need."""
 
 import msgspec
 
@@ -16,7 +16,7 @@ def owner(kind: str, uid: str) -> Document:
     return {**api, "name": "vm", "uid": uid}
 
 
-def test_vmi_is_kept_without_what_a_user_filled_it_with() -> None:
+def test_stored_vmi_omits_bulky_user_data() -> None:
     phases = [{"phase": f"p{n}"} for n in range(10_000)]
     source = {
         "metadata": {
@@ -43,7 +43,7 @@ def test_vmi_is_kept_without_what_a_user_filled_it_with() -> None:
     assert state.has_reached("n1")
 
 
-def test_large_pod_is_kept_without_what_a_user_filled_it_with() -> None:
+def test_stored_pod_omits_bulky_user_data() -> None:
     pinned = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     source = {
         "metadata": {
@@ -67,7 +67,7 @@ def test_large_pod_is_kept_without_what_a_user_filled_it_with() -> None:
     assert (found.spec.node_name, found.metadata.resource_version) == ("n1", "")
 
 
-def test_pod_with_a_time_that_is_none_in_utc_is_kept() -> None:
+def test_pod_with_time_outside_utc_range_is_stored() -> None:
     metadata = {"name": "launcher", "creationTimestamp": "0001-01-01T00:00:00+23:59"}
     pod = msgspec.convert({"metadata": metadata}, LauncherPod)
 

@@ -6,16 +6,16 @@ from holdfast.webhook.model.nodes import Node
 from holdfast.webhook.sticky.node_problems import advice, difference, find, problem_of
 from tests.support.fakes import Document, FakeApi
 
-WELL: Document = {"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}, "spec": {}}
+HEALTHY: Document = {"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}, "spec": {}}
 
 
 @pytest.mark.parametrize(
-    ("node", "said"),
+    ("node", "expected"),
     [
-        pytest.param(WELL, "", id="well"),
+        pytest.param(HEALTHY, "", id="healthy"),
         pytest.param(None, "which does not exist; bring it back under its name", id="gone"),
         pytest.param(
-            WELL | {"spec": {"unschedulable": True}},
+            HEALTHY | {"spec": {"unschedulable": True}},
             "which is cordoned; kubectl uncordon n1",
             id="cordoned",
         ),
@@ -32,26 +32,26 @@ WELL: Document = {"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}, "
             id="not for VMs",
         ),
         pytest.param(
-            WELL | {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
+            HEALTHY | {"status": {"conditions": [{"type": "Ready", "status": "Unknown"}]}},
             "which is not ready (Unknown); bring it back",
             id="not ready",
         ),
     ],
 )
-def test_problem(node: Document | None, said: str) -> None:
+def test_problem(node: Document | None, expected: str) -> None:
     found = None if node is None else msgspec.convert(node, Node)
-    assert problem_of("n1", found, LauncherPod()) == said
+    assert problem_of("n1", found, LauncherPod()) == expected
 
 
 @pytest.mark.parametrize(
-    ("selector", "message", "said"),
+    ("selector", "message", "expected"),
     [
         pytest.param(
             {"zone": "a"},
             "",
             'which does not meet "zone In [a]" of the pod\'s node selector or affinity; correct '
             "the VM's template or its record, and restart it",
-            id="a label",
+            id="node selector",
         ),
         *(
             pytest.param(
@@ -68,14 +68,16 @@ def test_problem(node: Document | None, said: str) -> None:
         pytest.param({}, "0/3 nodes are available: 1 Insufficient memory", "", id="no room"),
     ],
 )
-def test_pod_that_contradicts_its_node(selector: dict[str, str], message: str, said: str) -> None:
+def test_pod_that_conflicts_with_its_node(
+    selector: dict[str, str], message: str, expected: str
+) -> None:
     condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     status = {"conditions": [{**condition, "message": message}]}
     pod = msgspec.convert({"spec": {"nodeSelector": selector}, "status": status}, LauncherPod)
-    assert problem_of("n1", msgspec.convert(WELL, Node), pod) == said
+    assert problem_of("n1", msgspec.convert(HEALTHY, Node), pod) == expected
 
 
-def test_record_that_is_no_name_of_a_node_is_neither_read_nor_shown_in_full() -> None:
+def test_invalid_node_name_is_truncated_in_advice() -> None:
     name = "x" * 250_000
     problem = find(FakeApi(), name, None)
 
@@ -84,7 +86,7 @@ def test_record_that_is_no_name_of_a_node_is_neither_read_nor_shown_in_full() ->
     assert len(difference(("ns", "vm"), name, "n1", "a/node")) < 600
 
 
-def test_advice_names_what_can_be_done() -> None:
+def test_advice_names_the_remedies() -> None:
     assert advice(("ns", "vm"), "n1", "which is cordoned; kubectl uncordon n1", "a/node") == (
         "the VM waits for its node n1, which is cordoned; kubectl uncordon n1; or, if its disks "
         "are available elsewhere: kubectl annotate vm vm --namespace ns a/node-, and restart it"

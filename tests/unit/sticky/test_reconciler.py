@@ -1,4 +1,4 @@
-"""One VM at a time: what is written on it, which pods are let go, and what others do meanwhile."""
+"""Reconciling one VM: its record, the finalizers of its pods, and concurrent changes."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -20,7 +20,7 @@ from tests.support.vm_world import Driver, VmWorld, is_kept, job_at, pod_at, vm_
 OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
 
 
-def landed(world: VmWorld, node: str = "n1", *, ready: bool = True) -> str:
+def start_vm(world: VmWorld, node: str = "n1", *, ready: bool = True) -> str:
     pod = world.start()
     world.bind(pod, node)
     if ready:
@@ -28,42 +28,42 @@ def landed(world: VmWorld, node: str = "n1", *, ready: bool = True) -> str:
     return pod
 
 
-def landing() -> tuple[VmWorld, str]:
-    """Make a world whose VM has landed, and name its pod."""
+def world_with_running_vm() -> tuple[VmWorld, str]:
+    """Return a world with a running VM, and the name of its pod."""
     world = VmWorld()
-    return world, landed(world)
+    return world, start_vm(world)
 
 
-def recorded(world: VmWorld | None = None) -> tuple[VmWorld, Driver]:
+def world_with_record(world: VmWorld | None = None) -> tuple[VmWorld, Driver]:
     world = world or VmWorld()
-    landed(world)
+    start_vm(world)
     driver = Driver(world)
     driver.work()
     assert dict(world.annotations()) == OWN
     return world, driver
 
 
-def moved(world: VmWorld, node: str = "n2") -> str:
+def migrate_vm(world: VmWorld, node: str = "n2") -> str:
     job, pod = world.migrate()
     world.bind(pod, node)
     world.migrated(job, pod)
     return pod
 
 
-# --- landings ----------------------------------------------------------------------------------
+# --- first nodes -------------------------------------------------------------------------------
 
 
-def test_first_landing_is_recorded_and_the_pod_let_go() -> None:
-    world, pod = landing()
-    (settled,) = Driver(world).work()
+def test_first_node_is_recorded_and_finalizer_removed() -> None:
+    world, pod = world_with_running_vm()
+    (result,) = Driver(world).work()
 
     assert dict(world.annotations()) == OWN
-    assert (settled.change, settled.node, settled.problem) == (RecordChange.RECORDED, "n1", "")
+    assert (result.change, result.node, result.problem) == (RecordChange.RECORDED, "n1", "")
     assert world.api.objects[pod_at(pod)]["metadata"]["finalizers"] == ["example.com/other"]
 
 
-def test_record_is_written_before_the_pod_is_let_go_and_both_are_guarded() -> None:
-    world, pod = landing()
+def test_record_is_written_before_finalizer_is_removed() -> None:
+    world, pod = world_with_running_vm()
     version = world.vm()["metadata"]["resourceVersion"]
     Driver(world).work()
 
@@ -87,16 +87,16 @@ def test_record_is_written_before_the_pod_is_let_go_and_both_are_guarded() -> No
     ]
 
 
-def test_key_of_the_sticky_vm_plugin() -> None:
+def test_configured_node_annotation_is_used() -> None:
     world = VmWorld(StickyArgs(node_annotation="example.com/sticky-node"))
-    landed(world)
+    start_vm(world)
     Driver(world).work()
 
     assert dict(world.annotations()) == {"example.com/sticky-node": "n1", STICKY_NODE_UID: "vm-1"}
 
 
-def test_landing_that_is_deleted_before_anybody_looked_is_recorded() -> None:
-    world, pod = landing()
+def test_vm_stopped_before_reconcile_is_recorded() -> None:
+    world, pod = world_with_running_vm()
     world.stop()
     assert world.kept() == [pod]
     Driver(world).work()
@@ -106,9 +106,9 @@ def test_landing_that_is_deleted_before_anybody_looked_is_recorded() -> None:
     assert world.vmi() is None
 
 
-def test_landing_is_recorded_once_the_vm_has_run() -> None:
+def test_node_is_recorded_only_once_vm_has_run() -> None:
     world = VmWorld()
-    pod = landed(world, ready=False)
+    pod = start_vm(world, ready=False)
     driver = Driver(world)
     for phase in ("Scheduling", "Scheduled", "WaitingForSync"):
         world.status(phase=phase, nodeName="n1")
@@ -120,73 +120,73 @@ def test_landing_is_recorded_once_the_vm_has_run() -> None:
     assert (world.record(), world.kept()) == ("n1", [])
 
 
-def test_pod_of_a_vm_with_a_record_is_let_go_once_it_is_bound() -> None:
-    world, driver = recorded()
+def test_bound_pod_of_recorded_vm_loses_finalizer() -> None:
+    world, driver = world_with_record()
     world.stop()
-    landed(world, "n1", ready=False)
+    start_vm(world, "n1", ready=False)
     driver.work()
     assert (world.record(), world.kept()) == ("n1", [])
 
 
-def test_vm_with_more_annotations_than_the_guard_compares_lets_its_pod_go() -> None:
+def test_vm_with_too_many_annotations_is_not_recorded() -> None:
     world = VmWorld()
     world.write("vm", {f"key-{number}": "" for number in range(MAX_ENTRIES - 1)})
-    landed(world)
-    (settled,) = Driver(world).work()
+    start_vm(world)
+    (result,) = Driver(world).work()
     assert (world.record(), world.kept()) == ("", [])
-    assert settled.remark == TOO_MANY
+    assert result.remark == TOO_MANY
 
 
-def test_vm_without_room_for_the_record_lets_its_pod_go() -> None:
+def test_vm_without_room_for_record_is_not_recorded() -> None:
     world = VmWorld()
     world.write("vm", {"key": "x" * (MAX_ANNOTATION_BYTES - 30)})
-    landed(world)
-    (settled,) = Driver(world).work()
+    start_vm(world)
+    (result,) = Driver(world).work()
     assert (world.record(), world.kept()) == ("", [])
-    assert settled.remark == TOO_MANY
+    assert result.remark == TOO_MANY
 
 
-def is_deleted(world: VmWorld, pod: str) -> None:
+def pod_is_deleted(world: VmWorld, pod: str) -> None:
     world.api.delete(pod_at(pod))
 
 
-def fails_on_the_node(world: VmWorld, pod: str) -> None:
+def pod_fails(world: VmWorld, pod: str) -> None:
     world.api.change(pod_at(pod), lambda one: one["status"].update(phase="Failed"))
 
 
-def fails_as_a_whole(world: VmWorld, _: str) -> None:
+def vmi_fails(world: VmWorld, _: str) -> None:
     world.status(phase="Failed")
 
 
 @pytest.mark.parametrize(
-    "happens", [is_deleted, fails_on_the_node, fails_as_a_whole], ids=lambda one: one.__name__
+    "event", [pod_is_deleted, pod_fails, vmi_fails], ids=lambda one: one.__name__
 )
 @pytest.mark.parametrize("restarted", [False, True], ids=["watching", "restarted"])
 def test_vm_that_ends_before_it_runs_is_not_recorded(
-    happens: Callable[[VmWorld, str], None], restarted: bool
+    event: Callable[[VmWorld, str], None], restarted: bool
 ) -> None:
     world = VmWorld()
-    pod = landed(world, ready=False)
+    pod = start_vm(world, ready=False)
     driver = Driver(world)
     driver.work()
-    happens(world, pod)
+    event(world, pod)
     if restarted:
         driver.restart()
-    (settled,) = driver.work()
+    (result,) = driver.work()
 
     assert (world.annotations(), world.kept()) == ({}, [])
-    assert settled.remark == f"{NEVER_RAN} n1"
+    assert result.remark == f"{NEVER_RAN} n1"
     remove_vmi(world)
-    landed(world, "n2")
+    start_vm(world, "n2")
     driver.work()
     assert world.record() == "n2"
 
 
-def test_vm_whose_record_was_cleared_is_recorded_once_it_has_run() -> None:
-    world, driver = recorded()
+def test_vm_with_cleared_record_is_recorded_once_it_has_run() -> None:
+    world, driver = world_with_record()
     world.stop()
     world.write("vm", {STICKY_NODE: None})
-    pod = landed(world, "n2", ready=False)
+    pod = start_vm(world, "n2", ready=False)
     driver.work()
     assert (world.record(), world.kept()) == ("", [pod])
     world.ready()
@@ -194,7 +194,7 @@ def test_vm_whose_record_was_cleared_is_recorded_once_it_has_run() -> None:
     assert (world.record(), world.kept()) == ("n2", [])
 
 
-def test_pod_that_is_not_bound_yet_waits() -> None:
+def test_unbound_pod_keeps_finalizer() -> None:
     world = VmWorld()
     pod = world.start()
     driver = Driver(world)
@@ -209,7 +209,7 @@ def test_pod_that_is_not_bound_yet_waits() -> None:
 
 
 @pytest.mark.parametrize("ending", ["deleted", "failed"])
-def test_pod_that_ended_without_being_bound_is_let_go(ending: str) -> None:
+def test_pod_that_ends_unbound_loses_finalizer(ending: str) -> None:
     world = VmWorld()
     pod = world.start()
     if ending == "deleted":
@@ -224,25 +224,23 @@ def test_pod_that_ended_without_being_bound_is_let_go(ending: str) -> None:
 
 RECORDS: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     "own": (OWN | {STICKY_NODE: "n9"}, OWN | {STICKY_NODE: "n9"}),
-    "a person's": ({STICKY_NODE: "n9"}, OWN | {STICKY_NODE: "n9"}),
-    "a person's, the UID empty": (
+    "user's": ({STICKY_NODE: "n9"}, OWN | {STICKY_NODE: "n9"}),
+    "user's, empty UID": (
         {STICKY_NODE: "n9", STICKY_NODE_UID: ""},
         OWN | {STICKY_NODE: "n9"},
     ),
-    "a clone's": ({STICKY_NODE: "n9", STICKY_NODE_UID: "other"}, OWN),
+    "clone's": ({STICKY_NODE: "n9", STICKY_NODE_UID: "other"}, OWN),
     "cleared": ({STICKY_NODE_UID: "vm-1"}, OWN),
     "emptied": ({STICKY_NODE: "", STICKY_NODE_UID: "vm-1"}, OWN),
-    "a clone's, cleared": ({STICKY_NODE_UID: "other"}, OWN),
+    "clone's, cleared": ({STICKY_NODE_UID: "other"}, OWN),
 }
 
 
 @pytest.mark.parametrize(("before", "after"), RECORDS.values(), ids=RECORDS)
-def test_landing_of_a_vm_that_has_a_record(
-    before: Mapping[str, str], after: Mapping[str, str]
-) -> None:
+def test_existing_record_at_vm_start(before: Mapping[str, str], after: Mapping[str, str]) -> None:
     world = VmWorld()
     world.write("vm", before)
-    landed(world)
+    start_vm(world)
     Driver(world).work()
 
     assert dict(world.annotations()) == after
@@ -257,31 +255,33 @@ def test_landing_of_a_vm_that_has_a_record(
         pytest.param(StickyArgs(namespaces=("other",)), {}, id="another namespace"),
     ],
 )
-def test_vm_that_does_not_stick(args: StickyArgs, annotations: Mapping[str, str]) -> None:
+def test_vm_that_is_not_sticky_is_not_recorded(
+    args: StickyArgs, annotations: Mapping[str, str]
+) -> None:
     world = VmWorld(args)
     world.write("vm", annotations)
-    landed(world)
+    start_vm(world)
     Driver(world).work()
 
     assert dict(world.annotations()) == annotations
     assert world.kept() == []
 
 
-def test_sticky_that_is_not_enabled_any_more_lets_pods_go_and_says_so() -> None:
-    world, pod = landing()
+def test_disabled_sticky_removes_finalizers_with_a_remark() -> None:
+    world, pod = world_with_running_vm()
     driver = Driver(world, enabled=False)
-    (settled,) = driver.work()
+    (result,) = driver.work()
 
-    assert settled.remark == NOT_ENABLED
-    assert [one.metadata.name for one in settled.freed] == [pod]
+    assert result.remark == NOT_ENABLED
+    assert [one.metadata.name for one in result.freed] == [pod]
     assert world.annotations() == {}
     assert [path for _, path in world.api.requests if path.startswith(KUBEVIRT)] == []
 
 
-# --- no landings -------------------------------------------------------------------------------
+# --- pods without a first node -----------------------------------------------------------------
 
 
-def label(pod: Document) -> None:
+def provision(pod: Document) -> None:
     pod["metadata"]["annotations"] = {kubevirt.EPHEMERAL_PROVISIONING: "true"}
 
 
@@ -304,9 +304,11 @@ def wrong_uid(pod: Document) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [label, own_by_pod, disown, foreign_group, wrong_uid], ids=lambda one: one.__name__
+    "change",
+    [provision, own_by_pod, disown, foreign_group, wrong_uid],
+    ids=lambda one: one.__name__,
 )
-def test_pod_that_is_no_landing_is_let_go_and_records_nothing(
+def test_unrelated_pod_loses_finalizer_and_records_nothing(
     change: Callable[[Document], None],
 ) -> None:
     world = VmWorld()
@@ -319,7 +321,7 @@ def test_pod_that_is_no_landing_is_let_go_and_records_nothing(
     assert not is_kept(world.api.objects[pod_at(pod)])
 
 
-def test_pod_without_the_finalizer_tells_nothing() -> None:
+def test_pod_without_finalizer_records_nothing() -> None:
     world = VmWorld()
     pod = world.start(finalizer=False)
     world.bind(pod, "n1")
@@ -358,7 +360,7 @@ def uninstall(world: VmWorld) -> None:
     remove_vm(world)
 
 
-def uninstall_but_for_the_operator(world: VmWorld) -> None:
+def uninstall_except_operator(world: VmWorld) -> None:
     uninstall(world)
     world.api.kinds.add(f"{KUBEVIRT}/kubevirts")
 
@@ -372,12 +374,12 @@ def uninstall_but_for_the_operator(world: VmWorld) -> None:
         orphan_vmi,
         delete_vm,
         uninstall,
-        uninstall_but_for_the_operator,
+        uninstall_except_operator,
     ],
     ids=lambda one: one.__name__,
 )
-def test_pod_whose_vm_is_gone_is_let_go(change: Callable[[VmWorld], None]) -> None:
-    world, pod = landing()
+def test_pod_of_missing_vm_loses_finalizer(change: Callable[[VmWorld], None]) -> None:
+    world, pod = world_with_running_vm()
     change(world)
     Driver(world).work()
 
@@ -388,8 +390,8 @@ def test_pod_whose_vm_is_gone_is_let_go(change: Callable[[VmWorld], None]) -> No
     )
 
 
-def test_vm_that_a_running_vmi_is_given_back_to_is_recorded_from_that() -> None:
-    world, _ = landing()
+def test_recreated_vm_that_adopts_running_vmi_is_recorded() -> None:
+    world, _ = world_with_running_vm()
     recreate_vm(world)
     driver = Driver(world)
     driver.work()
@@ -403,10 +405,10 @@ def test_vm_that_a_running_vmi_is_given_back_to_is_recorded_from_that() -> None:
     assert dict(world.annotations()) == {STICKY_NODE: "n1", STICKY_NODE_UID: uid}
 
 
-# --- VMs that ran before, and that opt in ------------------------------------------------------
+# --- VMs that were running before --------------------------------------------------------------
 
 
-def test_scheduler_of_a_vmi_chooses_the_profile_as_its_pod_would() -> None:
+def test_vmi_scheduler_name_is_used_to_choose_profile() -> None:
     world = VmWorld()
     pod = world.start(finalizer=False)
     world.bind(pod, "n1")
@@ -420,11 +422,11 @@ def test_scheduler_of_a_vmi_chooses_the_profile_as_its_pod_would() -> None:
     assert scheduler_of(driver.asked[-1]) == "batch"
 
 
-# --- what people do to the record --------------------------------------------------------------
+# --- user edits of the record ------------------------------------------------------------------
 
 
-def test_record_that_a_person_clears_is_not_written_again_while_the_vm_runs() -> None:
-    world, driver = recorded()
+def test_record_cleared_by_user_stays_cleared_while_vm_runs() -> None:
+    world, driver = world_with_record()
     world.write("vm", {STICKY_NODE: None})
     driver.work()
     driver.restart()
@@ -432,13 +434,13 @@ def test_record_that_a_person_clears_is_not_written_again_while_the_vm_runs() ->
     assert world.record() == ""
 
     world.stop()
-    landed(world, "n3")
+    start_vm(world, "n3")
     driver.work()
     assert world.record() == "n3"
 
 
-def test_record_that_the_command_clears_stays_cleared() -> None:
-    world, driver = recorded()
+def test_record_cleared_by_command_stays_cleared() -> None:
+    world, driver = world_with_record()
     vm = msgspec.convert(world.vm(), VirtualMachine)
     patch = sticky_vms.record(vm, None, world.args)["metadata"]
     world.write("vm", patch["annotations"])
@@ -449,10 +451,8 @@ def test_record_that_the_command_clears_stays_cleared() -> None:
 
 
 @pytest.mark.parametrize("finalizer", [True, False])
-def test_cleared_vm_that_restarts_while_it_is_not_sticky_is_recorded_once_it_is(
-    *, finalizer: bool
-) -> None:
-    world, driver = recorded()
+def test_cleared_vm_restarted_while_not_sticky_is_recorded_later(*, finalizer: bool) -> None:
+    world, driver = world_with_record()
     world.write("vm", {STICKY_NODE: None})
     driver.work()
     world.stop()
@@ -473,19 +473,19 @@ def test_cleared_vm_that_restarts_while_it_is_not_sticky_is_recorded_once_it_is(
     assert dict(world.annotations()) == {**OWN, STICKY: "true", STICKY_NODE: "n2"}
 
 
-def test_uid_of_a_vm_that_is_not_sticky_stays_with_a_record_or_if_it_cannot_be_removed() -> None:
-    crowd = {f"example.com/{number}": "" for number in range(MAX_ENTRIES)}
-    for kept in (OWN, {STICKY_NODE_UID: "of another VM"}, {**crowd, STICKY_NODE_UID: "vm-1"}):
+def test_non_sticky_vm_may_keep_uid_annotation() -> None:
+    many = {f"example.com/{number}": "" for number in range(MAX_ENTRIES)}
+    for kept in (OWN, {STICKY_NODE_UID: "of another VM"}, {**many, STICKY_NODE_UID: "vm-1"}):
         world = VmWorld()
         annotations = {**kept, STICKY: "false"}
         world.write("vm", annotations)
-        landed(world)
+        start_vm(world)
         Driver(world).work()
         assert dict(world.annotations()) == annotations
 
 
-def test_record_that_is_swept_away_with_its_uid_is_written_again() -> None:
-    world, driver = recorded()
+def test_record_removed_with_its_uid_is_written_again() -> None:
+    world, driver = world_with_record()
     world.write("vm", {STICKY_NODE: None, STICKY_NODE_UID: None})
     driver.work()
 
@@ -498,18 +498,18 @@ def test_record_that_is_swept_away_with_its_uid_is_written_again() -> None:
 @pytest.mark.parametrize(
     ("on_migration", "node"), [("follow", "n2"), ("keep", "n1")], ids=["follow", "keep"]
 )
-def test_migration_that_succeeded(on_migration: str, node: str) -> None:
+def test_record_after_successful_migration(on_migration: str, node: str) -> None:
     world = VmWorld(StickyArgs(on_migration=on_migration))  # type: ignore[arg-type]
-    world, driver = recorded(world)
-    moved(world)
+    world, driver = world_with_record(world)
+    migrate_vm(world)
     driver.work()
 
     assert dict(world.annotations()) == OWN | {STICKY_NODE: node}
     assert world.kept() == []
 
 
-def test_target_is_kept_while_its_migration_runs() -> None:
-    world, driver = recorded()
+def test_target_keeps_finalizer_while_migration_runs() -> None:
+    world, driver = world_with_record()
     job, pod = world.migrate()
     driver.work()
     world.bind(pod, "n2")
@@ -523,19 +523,19 @@ def test_target_is_kept_while_its_migration_runs() -> None:
     assert (world.record(), world.kept()) == ("n2", [])
 
 
-def fails(world: VmWorld) -> None:
+def migration_fails(world: VmWorld) -> None:
     job, pod = world.migrate()
     world.bind(pod, "n2")
     world.end(job, "Failed")
 
 
-def fails_unbound(world: VmWorld) -> None:
+def migration_fails_unbound(world: VmWorld) -> None:
     job, _ = world.migrate()
     world.end(job, "Failed")
 
 
-def moves_and_is_called_failed(world: VmWorld) -> None:
-    """As when the VM is shut down before KubeVirt has looked."""
+def moves_but_is_reported_failed(world: VmWorld) -> None:
+    """Fail a migration that moved the VM, as after a shutdown before KubeVirt noticed it."""
     job, pod = world.migrate()
     world.bind(pod, "n2")
     world.moved(job, pod)
@@ -543,8 +543,8 @@ def moves_and_is_called_failed(world: VmWorld) -> None:
 
 
 def moves_twice(world: VmWorld) -> None:
-    first = moved(world)
-    moved(world, "n3")
+    first = migrate_vm(world)
+    migrate_vm(world, "n3")
     world.end_pod(first)
 
 
@@ -557,20 +557,20 @@ def moves_and_is_removed(world: VmWorld) -> None:
 
 def moves_after_an_edit(world: VmWorld) -> None:
     world.write("vm", {STICKY_NODE: "n9"})
-    moved(world)
+    migrate_vm(world)
 
 
 def moves_after_the_record_was_cleared(world: VmWorld) -> None:
     world.write("vm", {STICKY_NODE: None})
-    moved(world)
+    migrate_vm(world)
 
 
 @pytest.mark.parametrize(
-    ("happens", "record"),
+    ("event", "record"),
     [
-        (fails, "n1"),
-        (fails_unbound, "n1"),
-        (moves_and_is_called_failed, "n2"),
+        (migration_fails, "n1"),
+        (migration_fails_unbound, "n1"),
+        (moves_but_is_reported_failed, "n2"),
         (moves_twice, "n3"),
         (moves_and_is_removed, "n2"),
         (moves_after_an_edit, "n9"),
@@ -580,10 +580,10 @@ def moves_after_the_record_was_cleared(world: VmWorld) -> None:
 )
 @pytest.mark.parametrize("restarted", [False, True], ids=["watching", "restarted"])
 def test_record_after_a_migration(
-    happens: Callable[[VmWorld], None], record: str, restarted: bool
+    event: Callable[[VmWorld], None], record: str, restarted: bool
 ) -> None:
-    world, driver = recorded()
-    happens(world)
+    world, driver = world_with_record()
+    event(world)
     if restarted:
         driver.restart()
     driver.work()
@@ -591,16 +591,16 @@ def test_record_after_a_migration(
     assert (world.record(), world.kept()) == (record, [])
 
 
-def refuse_percent(_method: str, path: str) -> None:
-    """Answer as the API server does for names that it would never look up."""
+def reject_percent(_method: str, path: str) -> None:
+    """Reject invalid names with 400, as the API server does."""
     if "%25" in path:
         raise status_error(400)
 
 
-@pytest.mark.parametrize("name", ["", "another", "%"], ids=["missing", "wrong", "no name"])
-def test_migration_is_found_although_its_name_on_the_pod_is_not_right(name: str) -> None:
-    world, driver = recorded()
-    world.api.on_request = refuse_percent
+@pytest.mark.parametrize("name", ["", "another", "%"], ids=["missing", "wrong", "invalid"])
+def test_migration_is_found_despite_wrong_name_on_pod(name: str) -> None:
+    world, driver = world_with_record()
+    world.api.on_request = reject_percent
     job, pod = world.migrate()
     world.bind(pod, "n2")
     world.api.change(
@@ -616,8 +616,8 @@ def test_migration_is_found_although_its_name_on_the_pod_is_not_right(name: str)
     assert world.kept() == []
 
 
-def test_search_for_a_migration_reads_no_page_that_is_too_large() -> None:
-    world, driver = recorded()
+def test_migration_search_reduces_page_size_if_too_large() -> None:
+    world, driver = world_with_record()
     _, pod = world.migrate()
     world.bind(pod, "n2")
     world.api.change(pod_at(pod), lambda one: one["metadata"].pop("annotations"))
@@ -626,57 +626,57 @@ def test_search_for_a_migration_reads_no_page_that_is_too_large() -> None:
     world.api.queries.clear()
     too_large = raising(ResponseTooLargeError("too large"))
     world.api.before("GET", *[too_large] * 4)
-    settled = driver.settle()
+    result = driver.settle()
 
-    assert (settled.problem, pod in world.kept()) == ("", True)
+    assert (result.problem, pod in world.kept()) == ("", True)
     assert [query["limit"] for query in world.api.queries[:5]] == [500, 125, 31, 7, 1]
 
 
-def test_pod_of_an_owner_that_cannot_exist_is_let_go() -> None:
-    world, pod = landing()
-    world.api.on_request = refuse_percent
+def test_pod_with_invalid_owner_name_loses_finalizer() -> None:
+    world, pod = world_with_running_vm()
+    world.api.on_request = reject_percent
     world.api.change(
         pod_at(pod), lambda one: one["metadata"]["ownerReferences"][0].update(name="%")
     )
-    settled = Driver(world).work()
+    results = Driver(world).work()
 
-    assert [one.problem for one in settled] == ["", ""]
+    assert [result.problem for result in results] == ["", ""]
     assert not is_kept(world.api.objects[pod_at(pod)])
 
 
-def test_large_pod_is_read_again_to_be_let_go() -> None:
-    world, pod = landing()
+def test_large_pod_loses_finalizer() -> None:
+    world, pod = world_with_running_vm()
     world.api.change(
         pod_at(pod), lambda one: one["metadata"].update(annotations={"example.com/a": "x" * 20_000})
     )
-    (settled,) = Driver(world).work()
+    (result,) = Driver(world).work()
 
-    assert (settled.problem, world.record(), world.kept()) == ("", "n1", [])
+    assert (result.problem, world.record(), world.kept()) == ("", "n1", [])
 
 
 @pytest.mark.parametrize("time", ["0000-01-01T00:00:00Z", "10000-01-01T00:00:00Z", "2026"])
-def test_time_that_a_user_wrote_keeps_no_pod_of_a_deleted_vm(time: str) -> None:
-    world, _ = landing()
+def test_invalid_timestamp_does_not_block_finalizer_removal(time: str) -> None:
+    world, _ = world_with_running_vm()
     writer = {"manager": "curl", "time": time, "fieldsV1": {}}
     changes = {"managedFields": [writer], "deletionTimestamp": "2026-03-01T12:00:00Z"}
     world.api.change(vm_at("vm"), lambda one: one["metadata"].update(changes))
     world.status(migrationState={"endTimestamp": time})
-    (settled,) = Driver(world).work()
+    (result,) = Driver(world).work()
 
-    assert (settled.problem, world.kept()) == ("", [])
+    assert (result.problem, world.kept()) == ("", [])
 
 
-def test_migration_that_has_only_begun_does_not_hide_who_made_the_record() -> None:
-    world, driver = recorded()
+def test_pending_migration_does_not_hide_record_author() -> None:
+    world, driver = world_with_record()
     world.write("vm", {STICKY_NODE: "n9"})
-    moved(world)
+    migrate_vm(world)
     _, waiting = world.migrate()
     driver.work()
 
     assert (world.record(), world.kept()) == ("n9", [waiting])
 
 
-def test_label_of_a_migration_in_a_vms_template_makes_no_target() -> None:
+def test_migration_label_in_vm_template_is_ignored() -> None:
     world = VmWorld()
     pod = world.start()
     world.bind(pod, "n1")
@@ -691,7 +691,7 @@ def test_label_of_a_migration_in_a_vms_template_makes_no_target() -> None:
     assert (world.record(), world.kept()) == ("n1", [])
 
 
-def test_vm_without_a_record_is_not_recorded_while_it_may_be_moving() -> None:
+def test_unrecorded_vm_is_not_recorded_during_migration() -> None:
     world = VmWorld()
     pod = world.start(finalizer=False)
     world.bind(pod, "n1")
@@ -707,20 +707,20 @@ def test_vm_without_a_record_is_not_recorded_while_it_may_be_moving() -> None:
     assert world.record() == "n2"
 
 
-# --- others who write, and refuse --------------------------------------------------------------
+# --- concurrent writes and errors --------------------------------------------------------------
 
 
-def test_vm_that_changes_meanwhile_is_read_and_decided_again_at_once() -> None:
-    world, _ = landing()
+def test_concurrent_vm_change_is_retried_at_once() -> None:
+    world, _ = world_with_running_vm()
     world.api.before("PATCH", lambda: world.write("vm", {"team": "a"}))
-    (settled,) = Driver(world).work()
+    (result,) = Driver(world).work()
 
-    assert settled.problem == ""
+    assert result.problem == ""
     assert dict(world.annotations()) == {"team": "a", **OWN}
 
 
-def test_record_that_a_person_writes_meanwhile_counts() -> None:
-    world, _ = landing()
+def test_concurrent_user_record_is_kept() -> None:
+    world, _ = world_with_running_vm()
     world.api.before("PATCH", lambda: world.write("vm", {STICKY_NODE: "n9"}))
     Driver(world).work()
 
@@ -728,69 +728,69 @@ def test_record_that_a_person_writes_meanwhile_counts() -> None:
     assert world.kept() == []
 
 
-def test_vm_that_never_stays_the_same_is_put_off() -> None:
-    world, _ = landing()
+def test_constantly_changing_vm_reports_a_problem() -> None:
+    world, _ = world_with_running_vm()
     change = [lambda number=number: world.write("vm", {"n": str(number)}) for number in range(9)]
     world.api.before("PATCH", *change)
-    (settled,) = Driver(world).work()
+    (result,) = Driver(world).work()
 
-    assert settled.problem == "the VM or its pods changed during 8 patches in a row"
+    assert result.problem == "the VM or its pods changed during 8 patches in a row"
     assert len(world.kept()) == 1
 
 
 @pytest.mark.parametrize("status", [400, 403, 404, 409, 422, 500])
-def test_refusal_of_others_keeps_the_pod_and_is_to_be_tried_again(status: int) -> None:
-    world, pod = landing()
+def test_rejected_patch_keeps_finalizer_until_retry_succeeds(status: int) -> None:
+    world, pod = world_with_running_vm()
     world.api.before("PATCH", raising(status_error(status, retry_after=7.0)))
     driver = Driver(world)
-    (settled,) = driver.work()
+    (result,) = driver.work()
 
-    assert settled.problem.startswith(f"HTTP {status}: scripted")
-    assert settled.retry_after == 7.0
+    assert result.problem.startswith(f"HTTP {status}: scripted")
+    assert result.retry_after == 7.0
     assert (world.record(), world.kept()) == ("", [pod])
     driver.settle()
     assert (world.record(), world.kept()) == ("n1", [])
 
 
-def test_missing_right_is_told_with_the_cure() -> None:
-    world, _ = landing()
+def test_missing_permission_is_reported_with_the_remedy() -> None:
+    world, _ = world_with_running_vm()
     driver = Driver(world)
     driver.see()
     world.api.before("GET", raising(status_error(403)))
-    settled = driver.settle()
+    result = driver.settle()
 
-    assert settled.problem == f"HTTP 403: scripted ({reconciler.CURE})"
+    assert result.problem == f"HTTP 403: scripted ({reconciler.CURE})"
 
 
-def test_pod_that_cannot_be_let_go_keeps_the_record() -> None:
-    world, pod = landing()
+def test_failed_finalizer_removal_keeps_record_and_is_retried() -> None:
+    world, pod = world_with_running_vm()
     world.api.before("PATCH", lambda: None, raising(unreachable()))
     driver = Driver(world)
-    (settled,) = driver.work()
+    (result,) = driver.work()
 
-    assert (settled.change, bool(settled.problem)) == (RecordChange.RECORDED, True)
+    assert (result.change, bool(result.problem)) == (RecordChange.RECORDED, True)
     assert (world.record(), world.kept()) == ("n1", [pod])
     assert driver.settle().problem == ""
     assert world.kept() == []
 
 
-def test_pod_that_changes_meanwhile_is_read_again() -> None:
-    world, pod = landing()
+def test_concurrent_pod_change_is_retried_at_once() -> None:
+    world, pod = world_with_running_vm()
 
     def change() -> None:
         world.api.change(pod_at(pod), lambda one: one["status"].update(phase="Running"))
 
     world.api.before("PATCH", lambda: None, change)
-    (settled,) = Driver(world).work()
+    (result,) = Driver(world).work()
 
-    assert settled.problem == ""
+    assert result.problem == ""
     assert world.kept() == []
 
 
-def test_pod_that_is_bound_meanwhile_is_recorded() -> None:
+def test_pod_bound_during_reconcile_is_recorded() -> None:
     world = VmWorld()
     pod = world.start()
-    world.api.delete(pod_at(pod))  # so it seems that it never will be
+    world.api.delete(pod_at(pod))  # so the pod appears never to be bound
 
     def run() -> None:
         world.bind(pod, "n2")
@@ -802,107 +802,107 @@ def test_pod_that_is_bound_meanwhile_is_recorded() -> None:
     assert (world.record(), world.kept()) == ("n2", [])
 
 
-def test_pod_that_goes_meanwhile_is_nobodys_trouble() -> None:
-    world, pod = landing()
+def test_pod_deleted_during_reconcile_is_not_an_error() -> None:
+    world, pod = world_with_running_vm()
     world.api.before("PATCH", lambda: None, lambda: world.api.vanish(pod_at(pod)))
-    (settled,) = Driver(world).work()
+    (result,) = Driver(world).work()
 
-    assert settled.problem == ""
+    assert result.problem == ""
     assert world.record() == "n1"
 
 
-def test_answer_that_cannot_be_read_is_asked_for_again() -> None:
-    world, pod = landing()
+def test_invalid_response_keeps_finalizer() -> None:
+    world, pod = world_with_running_vm()
     driver = Driver(world)
     driver.see()
     world.api.change(vm_at("vm"), lambda one: one["metadata"].update(annotations=["odd"]))
-    settled = driver.settle()
+    result = driver.settle()
 
-    assert settled.problem.startswith("the response for ")
+    assert result.problem.startswith("the response for ")
     assert world.kept() == [pod]
 
 
-def test_controller_that_leads_no_more_writes_nothing() -> None:
-    world, pod = landing()
+def test_former_leader_writes_nothing() -> None:
+    world, pod = world_with_running_vm()
     driver = Driver(world)
     driver.leads = False
-    (settled,) = driver.work()
+    (result,) = driver.work()
 
-    assert settled.problem == "this controller no longer leads"
+    assert result.problem == "this controller no longer leads"
     assert (world.record(), world.kept()) == ("", [pod])
     assert world.api.patched == []
 
 
-# --- a 404 that names no object ----------------------------------------------------------------
+# --- 404s that are not NotFound ----------------------------------------------------------------
 
 VMI, VM, JOBS = vmi_at("vm"), vm_at("vm"), job_at("")
 
 
 @pytest.mark.parametrize(
-    "lost",
+    "paths",
     [
         pytest.param([VMI], id="the VMI"),
         pytest.param([VM], id="the VM"),
-        pytest.param([VMI, KUBEVIRT], id="all of KubeVirt's"),
-        pytest.param([VMI, KUBEVIRT, GROUPS], id="whatever is asked for"),
+        pytest.param([VMI, KUBEVIRT], id="all of KubeVirt"),
+        pytest.param([VMI, KUBEVIRT, GROUPS], id="all APIs"),
     ],
 )
-def test_404_that_is_not_kubernetes_own_lets_no_landing_go(lost: Sequence[str]) -> None:
-    world, pod = landing()
+def test_proxy_404_keeps_finalizer(paths: Sequence[str]) -> None:
+    world, pod = world_with_running_vm()
     driver = Driver(world)
     driver.see()
-    world.api.on_request = losing(lost)
-    settled = driver.settle()
+    world.api.on_request = answer_404(paths)
+    result = driver.settle()
 
-    assert settled.problem == "HTTP 404: scripted"
+    assert result.problem == "HTTP 404: scripted"
     assert (world.record(), world.kept()) == ("", [pod])
-    world.api.on_request = losing([])
+    world.api.on_request = answer_404([])
     assert driver.settle().problem == ""
     assert (world.record(), world.kept()) == ("n1", [])
 
 
-def test_404_that_is_not_kubernetes_own_ends_no_migration() -> None:
-    world, driver = recorded()
+def test_proxy_404_does_not_end_migration() -> None:
+    world, driver = world_with_record()
     job, pod = world.migrate()
     world.bind(pod, "n2")
     driver.see()
-    world.api.on_request = losing([job_at(job), JOBS])
+    world.api.on_request = answer_404([job_at(job), JOBS])
 
     assert driver.settle().problem == "HTTP 404: scripted"
     assert (world.record(), world.kept()) == ("n1", [pod])
 
 
-def test_404_that_is_not_kubernetes_own_lets_no_stray_go() -> None:
+def test_proxy_404_keeps_orphaned_pod() -> None:
     world = VmWorld()
     pod = world.start()
     driver = Driver(world)
     driver.work()
     strip_label(world, pod)
     driver.see()
-    world.api.on_request = losing([pod_at(pod)])
+    world.api.on_request = answer_404([pod_at(pod)])
 
     assert driver.settle().problem == f"pod default/{pod}: HTTP 404: scripted"
     assert driver.watch.orphans_of(("default", "vm")) == [("default", pod)]
 
 
-def losing(paths: Sequence[str]) -> Callable[[str, str], None]:
-    """Answer for these paths as a proxy does that does not know them."""
+def answer_404(paths: Sequence[str]) -> Callable[[str, str], None]:
+    """Return a hook that answers 404 for these paths, as a proxy without a route does."""
 
-    def judge(_method: str, path: str) -> None:
+    def on_request(_method: str, path: str) -> None:
         if path in paths:
             raise status_error(404)
 
-    return judge
+    return on_request
 
 
-# --- pods that no watch reports ----------------------------------------------------------------
+# --- pods outside the watch --------------------------------------------------------------------
 
 
 def strip_label(world: VmWorld, pod: str) -> None:
     world.api.change(pod_at(pod), lambda one: one["metadata"]["labels"].clear())
 
 
-def test_pod_that_loses_its_label_is_followed_by_its_name() -> None:
+def test_pod_that_loses_its_label_is_tracked_by_name() -> None:
     world = VmWorld()
     pod = world.start()
     driver = Driver(world)
@@ -918,8 +918,8 @@ def test_pod_that_loses_its_label_is_followed_by_its_name() -> None:
     assert driver.watch.count() == 0
 
 
-def test_pod_that_lost_its_label_while_nobody_looked_is_found_when_it_has_ended() -> None:
-    world, pod = landing()
+def test_ended_pod_that_lost_its_label_is_found_at_startup() -> None:
+    world, pod = world_with_running_vm()
     world.status(phase="Succeeded")
     strip_label(world, pod)
     world.end_pod(pod)
@@ -928,7 +928,7 @@ def test_pod_that_lost_its_label_while_nobody_looked_is_found_when_it_has_ended(
     assert (world.record(), world.kept()) == ("n1", [])
 
 
-def test_finalizer_that_somebody_strips_from_a_bound_pod_leaves_the_vmi_to_tell() -> None:
+def test_node_is_recorded_from_vmi_if_finalizer_is_stripped() -> None:
     world = VmWorld()
     pod = world.start()
     driver = Driver(world)
@@ -943,7 +943,7 @@ def test_finalizer_that_somebody_strips_from_a_bound_pod_leaves_the_vmi_to_tell(
     assert world.record() == "n1"
 
 
-def test_pods_that_wait_are_counted() -> None:
+def test_waiting_pods_are_counted() -> None:
     world = VmWorld(None, "a", "b")
     for name in ("a", "b"):
         world.start(name)

@@ -1,4 +1,4 @@
-"""The VMIs that watches add to the queue, with two watches that report at the same time."""
+"""The VMIs that the watches add to the queue, also with concurrent watch events."""
 
 import msgspec
 import pytest
@@ -11,46 +11,44 @@ from tests.support.fakes import FakeApi
 KEY = "default", "vm"
 
 
-def test_pod_that_is_found_while_its_vmi_goes_is_looked_at() -> None:
+def test_pod_found_during_vmi_deletion_is_queued() -> None:
     pod = LauncherPod(metadata=Metadata(namespace="default", name="vm", finalizers=[STICKY]))
-    told: list[tuple[str, ObjectKey]] = []
+    calls: list[tuple[str, ObjectKey]] = []
 
-    def over(key: ObjectKey) -> None:
-        """Drop what was to be done, after another thread has found the pod and asked for a look."""
+    def drop(key: ObjectKey) -> None:
+        """Drop the key from the queue, after another thread has found the pod and queued it."""
         watch._update_pod(pod)
-        told.append(("over", key))
+        calls.append(("drop", key))
 
     watch = VmWatch(
         FakeApi(),
         lambda _: None,
-        lambda key: told.append(("look", key)),
-        drop=over,
+        lambda key: calls.append(("enqueue", key)),
+        drop=drop,
         enabled=True,
         on_restart=lambda _: None,
         may_sweep=lambda: True,
     )
     watch._delete_instance(Instance(Metadata(namespace="default", name="vm")))
 
-    assert told == [("look", KEY), ("over", KEY), ("look", KEY)]
+    assert calls == [("enqueue", KEY), ("drop", KEY), ("enqueue", KEY)]
 
 
 @pytest.mark.parametrize(
-    ("change", "looks"),
+    ("change", "count"),
     [
         pytest.param({"status": PodStatus("Running")}, 1, id="progress"),
-        pytest.param({"status": PodStatus("Failed")}, 2, id="its end"),
-        pytest.param({"spec": PodSpec(node_name="n2")}, 2, id="its node"),
-        pytest.param({"metadata": Metadata("vm", namespace="default")}, 2, id="its finalizer"),
+        pytest.param({"status": PodStatus("Failed")}, 2, id="end"),
+        pytest.param({"spec": PodSpec(node_name="n2")}, 2, id="node"),
+        pytest.param({"metadata": Metadata("vm", namespace="default")}, 2, id="finalizer"),
     ],
 )
-def test_vmi_of_a_held_pod_is_looked_at_only_if_it_may_matter(
-    change: dict[str, object], looks: int
-) -> None:
-    told: list[ObjectKey] = []
+def test_vmi_is_queued_only_for_relevant_pod_changes(change: dict[str, object], count: int) -> None:
+    queued: list[ObjectKey] = []
     watch = VmWatch(
         FakeApi(),
         lambda _: None,
-        told.append,
+        queued.append,
         drop=lambda _: None,
         enabled=True,
         on_restart=lambda _: None,
@@ -65,5 +63,5 @@ def test_vmi_of_a_held_pod_is_looked_at_only_if_it_may_matter(
     changed = msgspec.structs.replace(pod, **change)
     watch._update_pod(changed)
 
-    assert told == [KEY] * looks
+    assert queued == [KEY] * count
     assert watch.pods_of(KEY) == ([changed] if changed.has_finalizer else [])

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from holdfast.webhook.telemetry import logs
 
 
-def written(message: str, *args: object, exc_info: bool = False) -> str:
+def formatted(message: str, *args: object, exc_info: bool = False) -> str:
     info = sys.exc_info() if exc_info else None
     record = logging.LogRecord("holdfast", logging.INFO, "x.py", 1, message, args, info)
     return logs.OneLine("%(levelname)s %(message)s").format(record)
@@ -19,23 +19,23 @@ def written(message: str, *args: object, exc_info: bool = False) -> str:
     ("text", "expected"),
     [
         pytest.param("plain", "plain", id="plain"),
-        pytest.param("grüße", "grüße", id="letters of others"),
+        pytest.param("grüße", "grüße", id="non-ASCII letters"),
         pytest.param("a\nINFO b", "a\\nINFO b", id="line break"),
         pytest.param("a\r\nb", "a\\r\\nb", id="Windows line break"),
         pytest.param("a\\nb", "a\\\\nb", id="backslash"),
         pytest.param("\x1b[31m", "\\x1b[31m", id="terminal control"),
-        pytest.param("a\u2028b\x85c", "a\\u2028b\\x85c", id="line breaks of Unicode"),
+        pytest.param("a\u2028b\x85c", "a\\u2028b\\x85c", id="Unicode line breaks"),
         pytest.param("\u202e", "\\u202e", id="right-to-left override"),
         pytest.param("\ud800", "\\ud800", id="lone surrogate"),
     ],
 )
-def test_message(text: str, expected: str) -> None:
-    assert f"INFO {expected}" == written("%s", text)
+def test_message_is_escaped(text: str, expected: str) -> None:
+    assert f"INFO {expected}" == formatted("%s", text)
 
 
 @given(st.text())
-def test_whatever_it_is_it_stays_on_one_line(text: str) -> None:
-    line = written("%s", text)
+def test_any_text_stays_on_one_line(text: str) -> None:
+    line = formatted("%s", text)
 
     assert [line] == line.splitlines()
     assert line.isprintable()
@@ -45,20 +45,20 @@ def test_traceback_is_folded_into_the_line() -> None:
     try:
         int("a\nb")
     except ValueError:
-        line = written("failed", exc_info=True)
+        line = formatted("failed", exc_info=True)
 
     assert len(line.splitlines()) == 1
     assert "\\nValueError: invalid literal for int()" in line
 
 
-def record(message: str, *args: object, **carried: logs.Value) -> logging.LogRecord:
-    made = logging.LogRecord("holdfast.x", logging.INFO, "x.py", 1, message, args, None)
-    made.created = 1_772_366_400.5
-    made.__dict__.update(logs.fields(**carried))
-    return made
+def record(message: str, *args: object, **values: logs.Value) -> logging.LogRecord:
+    entry = logging.LogRecord("holdfast.x", logging.INFO, "x.py", 1, message, args, None)
+    entry.created = 1_772_366_400.5
+    entry.__dict__.update(logs.fields(**values))
+    return entry
 
 
-def test_a_json_line_has_its_fields_beside_its_message() -> None:
+def test_json_line_has_its_fields_and_message() -> None:
     line = logs.Json().format(record("released %s", "a\nb", name="a\nb", lateness=0.5, level="no"))
 
     assert json.loads(line) == {
@@ -72,7 +72,7 @@ def test_a_json_line_has_its_fields_beside_its_message() -> None:
 
 
 @given(st.text())
-def test_whatever_it_is_json_stays_on_one_line(text: str) -> None:
+def test_any_text_stays_on_one_json_line(text: str) -> None:
     line = logs.Json().format(record("%s", text, value=text))
 
     assert line.isascii()
@@ -80,14 +80,14 @@ def test_whatever_it_is_json_stays_on_one_line(text: str) -> None:
     assert json.loads(line)["value"] == text
 
 
-def test_a_json_line_has_the_traceback() -> None:
+def test_json_line_has_the_traceback() -> None:
     try:
         int("x")
     except ValueError:
         info = sys.exc_info()
-    made = logging.LogRecord("holdfast", logging.ERROR, "x.py", 1, "failed", (), info)
+    entry = logging.LogRecord("holdfast", logging.ERROR, "x.py", 1, "failed", (), info)
 
-    assert "ValueError" in json.loads(logs.Json().format(made))["traceback"]
+    assert "ValueError" in json.loads(logs.Json().format(entry))["traceback"]
 
 
 @pytest.mark.usefixtures("own_logging")

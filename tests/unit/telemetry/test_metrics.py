@@ -35,11 +35,11 @@ def test_counters_of_the_server_are_zero_before_the_first_event() -> None:
     }
 
 
-def test_gates_of_invented_names_share_one_series() -> None:
+def test_unknown_gate_names_share_one_series() -> None:
     metrics = ControllerMetrics()
     metrics.hold_plugins = {"delay"}
-    invented = {(f"x{number}", "time"): 2 for number in range(1_000)}
-    metrics.count_holds = lambda: {("delay", "time"): 3, **invented}
+    unknown = {(f"x{number}", "time"): 2 for number in range(1_000)}
+    metrics.count_holds = lambda: {("delay", "time"): 3, **unknown}
     exposed = metrics.exposition().decode()
     held = [line for line in exposed.splitlines() if line.startswith("holdfast_holds{")]
     assert sorted(held) == [

@@ -1,4 +1,4 @@
-"""Hostile clients of the pages' port: each is bounded, and a probe is answered meanwhile."""
+"""Hostile clients of the page server: each is limited, and probes are still answered."""
 
 import contextlib
 import http.client
@@ -20,12 +20,12 @@ from tests.server.harness import PATIENCE, ROOT, everything_from, wait_until
 
 HOST = "127.0.0.1"
 SHORT = 1
-"""Seconds of a deadline that is waited for."""
+"""Seconds of a deadline that a test waits for."""
 LARGE = 6 * 1024 * 1024
-"""Bytes of an answer that the kernel does not take whole."""
+"""Bytes of a response that the kernel does not buffer completely."""
 SMALL = 100 * 1024
-"""Bytes of an answer that it does take, and that a client's small window does not."""
-CROWD = 1_000
+"""Bytes of a response that it does buffer, but that exceeds a client's small window."""
+CLIENTS = 1_000
 SILENT = b""
 UNREAD = b"GET /large HTTP/1.1\r\n\r\n"
 DRIP = b"GET /healthz HTTP/1.1\r\nX-Slow: "
@@ -63,16 +63,16 @@ def serve() -> Iterator[Serve]:
 
 @pytest.fixture
 def descriptors() -> Iterator[None]:
-    """Let this process open as many connections as the test wants."""
+    """Raise this process's limit of open files to what the test needs."""
     before = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if before[0] < 4 * CROWD:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (4 * CROWD, before[1]))
+    if before[0] < 4 * CLIENTS:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (4 * CLIENTS, before[1]))
     yield
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
 def connected(server: PageServer, sent: bytes = b"") -> socket.socket:
-    """Connect as somebody who takes little at a time."""
+    """Connect with a small receive window."""
     client = socket.socket()
     client.settimeout(PATIENCE)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
@@ -81,7 +81,7 @@ def connected(server: PageServer, sent: bytes = b"") -> socket.socket:
     return client
 
 
-def is_ended(client: socket.socket) -> bool:
+def is_closed(client: socket.socket) -> bool:
     """Return whether the server has closed the connection; read what it sent."""
     client.settimeout(0.05)
     try:
@@ -92,8 +92,8 @@ def is_ended(client: socket.socket) -> bool:
         return True
 
 
-def probe(server: PageServer, path: str = "/healthz", patience: float = PATIENCE) -> int:
-    connection = http.client.HTTPConnection(HOST, server.port, timeout=patience)
+def probe(server: PageServer, path: str = "/healthz", timeout: float = PATIENCE) -> int:
+    connection = http.client.HTTPConnection(HOST, server.port, timeout=timeout)
     try:
         connection.request("GET", path)
         with connection.getresponse() as response:
@@ -103,35 +103,35 @@ def probe(server: PageServer, path: str = "/healthz", patience: float = PATIENCE
         connection.close()
 
 
-def test_dripping_head_is_ended_at_the_deadline(serve: Serve) -> None:
+def test_connection_with_a_slow_head_is_closed_at_the_deadline(serve: Serve) -> None:
     server = serve(deadline=SHORT)
     with connected(server, DRIP) as client:
         for _ in range(200):
-            if is_ended(client):
+            if is_closed(client):
                 return
             with contextlib.suppress(OSError):
                 client.send(b"x")
-    pytest.fail("it drips on")
+    pytest.fail("the connection is still open")
 
 
-def test_silent_client_is_ended_at_the_deadline(serve: Serve) -> None:
+def test_silent_client_is_disconnected_at_the_deadline(serve: Serve) -> None:
     server = serve(deadline=SHORT)
     with connected(server) as client:
         client.settimeout(3)
         assert everything_from(client) == b""
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="looks at the kernel's table of connections")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the kernel's connection table")
 @pytest.mark.parametrize("path", ["/large", "/small"])
-def test_nothing_stays_of_an_answer_that_is_not_read(serve: Serve, path: str) -> None:
+def test_unread_response_is_discarded(serve: Serve, path: str) -> None:
     server = serve(deadline=SHORT)
     with connected(server, f"GET {path} HTTP/1.1\r\n\r\n".encode()):
-        wait_until("it is served", lambda: waiting(server) > 0)
-        wait_until("it is thrown away", lambda: waiting(server) == 0)
+        wait_until("the response is sent", lambda: unsent_bytes(server) > 0)
+        wait_until("the response is discarded", lambda: unsent_bytes(server) == 0)
 
 
-def waiting(server: PageServer) -> int:
-    """Give how many bytes the kernel keeps for clients of a server."""
+def unsent_bytes(server: PageServer) -> int:
+    """Return how many bytes the kernel still holds for clients of a server."""
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
     ours = [row for row in rows if row[1].endswith(f":{server.port:04X}") and row[3] != "0A"]
     return sum(int(row[4].partition(":")[0], 16) for row in ours)
@@ -139,57 +139,57 @@ def waiting(server: PageServer) -> int:
 
 @pytest.mark.usefixtures("descriptors")
 @pytest.mark.parametrize(
-    ("crowd", "sent", "most"),
+    ("count", "sent", "limit"),
     [
-        pytest.param(CROWD, SILENT, CONNECTIONS, id="silent"),
-        pytest.param(CROWD, DRIP, CONNECTIONS, id="half-a-head"),
-        pytest.param(100, UNREAD, 10, id="nothing-is-read"),
+        pytest.param(CLIENTS, SILENT, CONNECTIONS, id="silent"),
+        pytest.param(CLIENTS, DRIP, CONNECTIONS, id="partial-head"),
+        pytest.param(100, UNREAD, 10, id="unread-response"),
     ],
 )
-def test_crowd_is_bounded_and_a_probe_is_answered_in_its_midst(
-    serve: Serve, crowd: int, sent: bytes, most: int
+def test_many_clients_use_bounded_resources_and_do_not_block_probes(
+    serve: Serve, count: int, sent: bytes, limit: int
 ) -> None:
-    itself = psutil.Process()
-    threads, opened = threading.active_count(), itself.num_fds()
-    server = serve(connections=most)
+    process = psutil.Process()
+    threads, opened = threading.active_count(), process.num_fds()
+    server = serve(connections=limit)
 
     with contextlib.ExitStack() as clients:
-        for number in range(crowd):
+        for number in range(count):
             clients.enter_context(connected(server, sent))
-            if number % (crowd // 10) == 0:
-                assert probe(server, patience=5) == 200
+            if number % (count // 10) == 0:
+                assert probe(server, timeout=5) == 200
         assert threading.active_count() <= threads + 2
-        assert probe(server, patience=5) == 200
-        assert itself.num_fds() <= opened + crowd + most + 8
+        assert probe(server, timeout=5) == 200
+        assert process.num_fds() <= opened + count + limit + 8
     assert probe(server) == 200
     server.stop()
 
-    wait_until("its threads end", lambda: threading.active_count() <= threads)
-    assert itself.num_fds() <= opened
+    wait_until("the server's threads end", lambda: threading.active_count() <= threads)
+    assert process.num_fds() <= opened
 
 
-def test_the_oldest_makes_room(serve: Serve) -> None:
+def test_oldest_connection_is_closed_at_the_limit(serve: Serve) -> None:
     server = serve(connections=2)
     with connected(server) as oldest, connected(server) as second, connected(server) as third:
-        wait_until("the oldest is ended", lambda: is_ended(oldest))
-        assert not is_ended(second)
+        wait_until("the oldest connection is closed", lambda: is_closed(oldest))
+        assert not is_closed(second)
         second.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert everything_from(second).endswith(b"ok\n")
         third.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert everything_from(third).endswith(b"ok\n")
 
 
-def test_none_of_many_that_ask_at_once_is_pushed_out() -> None:
+def test_concurrent_requests_are_all_answered() -> None:
     server = PageServer(HOST, 0, APP, option="-p", connections=8)
     with contextlib.ExitStack() as stack:
-        asked = b"GET /healthz HTTP/1.0\r\n\r\n"
-        clients = [stack.enter_context(connected(server, asked)) for _ in range(100)]
+        request = b"GET /healthz HTTP/1.0\r\n\r\n"
+        clients = [stack.enter_context(connected(server, request)) for _ in range(100)]
         server.start()
         stack.callback(server.stop)
         assert [client for client in clients if not everything_from(client)] == []
 
 
-def test_clients_that_leave_are_nothing_to_tell(
+def test_disconnecting_clients_are_not_logged(
     serve: Serve, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve()
@@ -204,7 +204,7 @@ def test_clients_that_leave_are_nothing_to_tell(
     assert caplog.records == []
 
 
-def test_page_that_fails_is_answered_and_logged(
+def test_failing_page_returns_500_and_is_logged(
     serve: Serve, caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve()
@@ -214,7 +214,7 @@ def test_page_that_fails_is_answered_and_logged(
     assert [record.message for record in caplog.records] == ["Exception on /broken [GET]"]
 
 
-def test_page_that_takes_its_time_is_served_whatever_the_deadline() -> None:
+def test_slow_page_is_served_after_the_deadline() -> None:
     def slow() -> tuple[bytes, int, dict[str, str]]:
         time.sleep(2 * SHORT)
         return b"slow", 200, {}
@@ -227,24 +227,24 @@ def test_page_that_takes_its_time_is_served_whatever_the_deadline() -> None:
         server.stop()
 
 
-def test_page_that_takes_its_time_does_not_keep_the_end_waiting() -> None:
-    go, begun, made = threading.Event(), threading.Event(), threading.Event()
+def test_slow_page_does_not_block_shutdown() -> None:
+    proceed, started, finished = threading.Event(), threading.Event(), threading.Event()
 
     def stuck() -> tuple[bytes, int, dict[str, str]]:
-        begun.set()
-        go.wait(PATIENCE)
-        made.set()
+        started.set()
+        proceed.wait(PATIENCE)
+        finished.set()
         return b"", 200, {}
 
     server = PageServer(HOST, 0, create_app({"/": stuck}), option="-p")
     server.start()
     try:
         with connected(server, b"GET / HTTP/1.1\r\n\r\n"):
-            assert begun.wait(PATIENCE)
+            assert started.wait(PATIENCE)
             server.stop()
-            assert not made.is_set()
+            assert not finished.is_set()
     finally:
-        go.set()
+        proceed.set()
 
 
 STARVED = """
@@ -267,10 +267,10 @@ for each in taken:
     each.close()
 sys.stdin.readline()
 """
-"""Serves; of three lines of input, takes all descriptors, gives them back, and ends."""
+"""A server that, on three lines of input, takes all descriptors, frees them, and exits."""
 
 
-def test_no_descriptors_is_no_reason_to_spin_or_to_end() -> None:
+def test_running_out_of_descriptors_neither_spins_nor_crashes() -> None:
     with subprocess.Popen(
         [sys.executable, "-c", STARVED],
         stdin=subprocess.PIPE,
@@ -286,14 +286,14 @@ def test_no_descriptors_is_no_reason_to_spin_or_to_end() -> None:
         assert child.stdout.readline() == "taken\n"
         with socket.create_connection((HOST, port), timeout=PATIENCE) as client:
             client.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
-            itself = psutil.Process(child.pid)
-            before = itself.cpu_times().user + itself.cpu_times().system
+            process = psutil.Process(child.pid)
+            before = process.cpu_times().user + process.cpu_times().system
             time.sleep(2)
-            used = itself.cpu_times().user + itself.cpu_times().system - before
+            used = process.cpu_times().user + process.cpu_times().system - before
             print(file=child.stdin, flush=True)
             assert everything_from(client).endswith(b"ok")
-        _, told = child.communicate("\n", timeout=PATIENCE)
+        _, stderr = child.communicate("\n", timeout=PATIENCE)
 
     assert used < 0.5
-    assert told.count("cannot accept connections for now: ") == 1
-    assert len(told.splitlines()) == 1
+    assert stderr.count("cannot accept connections for now: ") == 1
+    assert len(stderr.splitlines()) == 1

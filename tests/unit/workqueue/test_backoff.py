@@ -18,22 +18,22 @@ def test_waits_double_up_to_the_limit() -> None:
     assert all(limit / 2 <= wait <= limit for limit, wait in zip(limits, waits, strict=True))
 
 
-def test_key_may_fail_for_days() -> None:
+def test_wait_stays_within_the_limit_for_days_of_failures() -> None:
     backoff = Backoff()
     waits = [backoff.failed(ONE, now=minute, at_least=0) for minute in range(0, 3000 * 60, 60)]
     assert LIMIT_SECONDS / 2 <= min(waits[10:]) <= max(waits) <= LIMIT_SECONDS
 
 
-def test_a_server_that_asks_for_longer_is_heard() -> None:
+def test_longer_retry_after_is_honoured() -> None:
     assert Backoff().failed(ONE, now=0, at_least=LONGEST_ASKED - 1) == LONGEST_ASKED - 1
 
 
-@pytest.mark.parametrize("asked", [86_400.0, float("inf")])
-def test_a_server_that_asks_for_very_long_is_asked_before(asked: float) -> None:
-    assert Backoff().failed(ONE, now=0, at_least=asked) == LONGEST_ASKED
+@pytest.mark.parametrize("retry_after", [86_400.0, float("inf")])
+def test_very_long_retry_after_is_capped(retry_after: float) -> None:
+    assert Backoff().failed(ONE, now=0, at_least=retry_after) == LONGEST_ASKED
 
 
-def test_pods_come_up_in_the_order_in_which_their_waits_end() -> None:
+def test_keys_are_popped_in_order_of_retry_time() -> None:
     backoff = Backoff()
     backoff.failed(ONE, now=100, at_least=9)
     backoff.failed(OTHER, now=100, at_least=5)
@@ -43,7 +43,7 @@ def test_pods_come_up_in_the_order_in_which_their_waits_end() -> None:
     assert backoff.next_at() == float("inf")
 
 
-def test_a_pod_that_is_forgotten_begins_anew() -> None:
+def test_forget_resets_the_backoff() -> None:
     backoff = Backoff()
     for minute in range(0, 8 * 60, 60):
         backoff.failed(ONE, now=minute, at_least=0)
@@ -52,7 +52,7 @@ def test_a_pod_that_is_forgotten_begins_anew() -> None:
     assert backoff.failed(ONE, now=8 * 60, at_least=0) <= FIRST_SECONDS
 
 
-def test_a_try_ahead_of_its_time_changes_nothing_when_it_fails() -> None:
+def test_failed_early_attempt_does_not_move_the_retry() -> None:
     backoff = Backoff()
     first = backoff.failed(ONE, now=100, at_least=8)
     waits = [backoff.failed(ONE, now=100 + ahead, at_least=0) for ahead in range(8)]
@@ -61,14 +61,14 @@ def test_a_try_ahead_of_its_time_changes_nothing_when_it_fails() -> None:
     assert backoff.failed(ONE, now=108, at_least=0) <= 2 * FIRST_SECONDS
 
 
-def test_a_try_ahead_of_its_time_can_be_told_to_wait_longer() -> None:
+def test_failed_early_attempt_honours_longer_retry_after() -> None:
     backoff = Backoff()
     backoff.failed(ONE, now=100, at_least=8)
     assert backoff.failed(ONE, now=104, at_least=9) == 9
     assert [backoff.pop(112), backoff.pop(113), backoff.pop(999)] == [None, ONE, None]
 
 
-def test_a_failure_by_a_clock_read_before_the_wait_was_over_is_retried() -> None:
+def test_failure_with_a_stale_clock_reading_is_retried() -> None:
     backoff = Backoff()
     backoff.failed(ONE, now=100, at_least=8)
     assert backoff.pop(108) == ONE
@@ -76,7 +76,7 @@ def test_a_failure_by_a_clock_read_before_the_wait_was_over_is_retried() -> None
     assert backoff.pop(109) == ONE
 
 
-def test_a_pod_that_is_forgotten_is_not_tried() -> None:
+def test_forgotten_key_is_not_retried() -> None:
     backoff = Backoff()
     backoff.failed(ONE, now=100, at_least=8)
     backoff.forget(ONE)
@@ -84,7 +84,7 @@ def test_a_pod_that_is_forgotten_is_not_tried() -> None:
     assert backoff.next_at() == float("inf")
 
 
-def test_failure_long_after_the_last_one_is_a_first_one() -> None:
+def test_failure_long_after_the_last_retry_resets_the_backoff() -> None:
     backoff, now = Backoff(), 0.0
     for _ in range(10):
         now += backoff.failed(ONE, now=now, at_least=0)

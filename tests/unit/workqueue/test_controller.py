@@ -1,4 +1,4 @@
-"""Attempts that need no thread, by hand: nothing happens before the test says so."""
+"""Attempts without a thread, driven by hand: nothing runs until the test dispatches it."""
 
 import threading
 
@@ -16,7 +16,7 @@ class World:
     """A controller of keys that are due at once, with two workers."""
 
     def __init__(self, *names: str) -> None:
-        self.begun: dict[str, End] = {}
+        self.started: dict[str, End] = {}
         self.reconciled: list[str] = []
         self.failures: list[str] = []
         self.can_begin = self.enabled = True
@@ -38,7 +38,7 @@ class World:
 
     def begin(self, task: Task, end: End) -> bool:
         if self.can_begin:
-            self.begun[task.key[1]] = end
+            self.started[task.key[1]] = end
         return self.can_begin
 
     def reconcile(self, task: Task) -> TaskResult:
@@ -57,16 +57,16 @@ class World:
             job()
 
 
-def test_end_of_an_attempt_begins_the_next() -> None:
+def test_finished_attempt_starts_the_next() -> None:
     world = World("a", "b", "c")
     world.dispatch()
-    assert list(world.begun) == ["a", "b"]
+    assert list(world.started) == ["a", "b"]
     assert world.pool.jobs == []
 
-    world.begun["b"](DONE)
-    assert list(world.begun) == ["a", "b", "c"]
-    world.begun["a"](DONE)
-    world.begun["c"](TaskResult("no answer"))
+    world.started["b"](DONE)
+    assert list(world.started) == ["a", "b", "c"]
+    world.started["a"](DONE)
+    world.started["c"](TaskResult("no answer"))
     assert world.failures == ["c: no answer"]
     assert [key[1] for key in world.queue] == ["c"]
     assert world.queue.in_flight == 0
@@ -85,36 +85,36 @@ def test_attempt_that_may_block_gets_a_thread() -> None:
 def test_attempt_that_turns_out_to_block_gets_a_thread() -> None:
     world = World("a", "b")
     world.dispatch()
-    world.begun["a"](None)
+    world.started["a"](None)
     assert world.queue.in_flight == 2
     world.work()
     assert world.reconciled == ["a"]
     assert world.queue.in_flight == 1
 
 
-def test_thread_begins_what_needs_none() -> None:
+def test_worker_thread_starts_the_next_nonblocking_attempt() -> None:
     world = World("a", "b", "c")
     world.can_begin = False
     world.dispatch()
     world.can_begin = True
     world.work()
     assert world.reconciled == ["a", "b"]
-    assert list(world.begun) == ["c"]
+    assert list(world.started) == ["c"]
 
 
-def test_nothing_is_begun_while_not_leading() -> None:
+def test_no_attempt_starts_while_not_leading() -> None:
     world = World("a", "b", "c")
     world.dispatch()
     world.enabled = False
-    world.begun["a"](DONE)
-    assert list(world.begun) == ["a", "b"]
+    world.started["a"](DONE)
+    assert list(world.started) == ["a", "b"]
     assert world.queue.in_flight == 1
 
 
-def test_failure_ends_the_loop() -> None:
+def test_internal_error_ends_the_loop() -> None:
     world = World("a")
     del world.failures  # its next use fails
     world.dispatch()
-    world.begun["a"](TaskResult("no answer"))
+    world.started["a"](TaskResult("no answer"))
     with pytest.raises(AttributeError):
         world.loop.run(threading.Event())

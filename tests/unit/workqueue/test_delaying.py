@@ -23,7 +23,7 @@ class Times(dict[ObjectKey, float]):
         return names
 
 
-def test_keys_come_in_the_order_of_their_times_and_not_before() -> None:
+def test_keys_are_popped_in_order_when_due() -> None:
     times = Times(c=30, a=10, b=20)
     assert times.heap.next_at() == 10
     assert times.drain(9.9) == []
@@ -32,21 +32,21 @@ def test_keys_come_in_the_order_of_their_times_and_not_before() -> None:
     assert times.heap.next_at() == float("inf")
 
 
-def test_a_changed_time_counts_and_comes_once() -> None:
+def test_rescheduled_key_is_popped_once() -> None:
     times = Times(a=10)
     for at in (50, 5, 10):
         times.put(A, at)
     assert times.drain(99) == ["a"]
 
 
-def test_a_dropped_key_does_not_come() -> None:
+def test_dropped_key_is_skipped() -> None:
     times = Times(a=10, b=20)
     del times[A]
     assert times.heap.next_at() == 20
     assert list(times.heap.due(20)) == [B]
 
 
-def test_changes_over_and_over_do_not_grow_the_heap_without_bound() -> None:
+def test_repeated_changes_do_not_grow_the_heap_without_bound() -> None:
     times = Times(b=10**9)
     for at in range(10_000):
         times.put(A, 10_000 - at)

@@ -1,4 +1,4 @@
-"""A key comes up in its order, once at a time, and until it is done or dropped."""
+"""Keys come up in order, are never in flight twice, and stay until done or dropped."""
 
 import heapq
 
@@ -23,7 +23,7 @@ def queue_of(limit: int = 9, **times: float) -> WorkQueue[float]:
     return queue
 
 
-def taken(queue: WorkQueue[float], now: float) -> list[ObjectKey]:
+def take_all(queue: WorkQueue[float], now: float) -> list[ObjectKey]:
     return list(iter(lambda: queue.next(now), None))
 
 
@@ -31,81 +31,81 @@ def end(queue: WorkQueue[float], key: ObjectKey, now: float, *, succeeded: bool 
     return queue.done(key, 0.1, now, succeeded=succeeded)
 
 
-def test_due_keys_are_given_out_in_their_order_and_once() -> None:
+def test_due_keys_are_taken_in_order_and_once() -> None:
     queue = queue_of(c=30, a=10, b=20)
-    assert taken(queue, 9) == []
-    assert taken(queue, 20) == [A, B]
-    assert taken(queue, 20) == []
+    assert take_all(queue, 9) == []
+    assert take_all(queue, 20) == [A, B]
+    assert take_all(queue, 20) == []
     assert (queue.in_flight, len(queue)) == (2, 3)
 
 
-def test_a_requeued_key_comes_up_again() -> None:
+def test_requeued_key_comes_up_again() -> None:
     queue = queue_of(a=10)
-    assert taken(queue, 10) == [A]
+    assert take_all(queue, 10) == [A]
     queue.requeue(A)
     assert queue.in_flight == 0
-    assert taken(queue, 10) == [A]
+    assert take_all(queue, 10) == [A]
 
 
 @pytest.mark.parametrize("succeeded", [True, False], ids=["success", "failure"])
-def test_a_key_that_changes_in_flight_comes_up_afterwards(succeeded: bool) -> None:
+def test_key_changed_in_flight_comes_up_again(succeeded: bool) -> None:
     queue = queue_of(a=10)
-    assert taken(queue, 10) == [A]
+    assert take_all(queue, 10) == [A]
     queue.put(A, 15)
-    assert taken(queue, 15) == []
+    assert take_all(queue, 15) == []
     end(queue, A, 15, succeeded=succeeded)
     if not succeeded:
         queue.retry(A, 15, at_least=5)
-    assert taken(queue, 15) == [A]
+    assert take_all(queue, 15) == [A]
     end(queue, A, 15)
-    assert taken(queue, 99) == []
+    assert take_all(queue, 99) == []
 
 
-def test_a_key_dropped_in_flight_does_not_come_up_unless_it_is_new() -> None:
+def test_key_dropped_in_flight_returns_only_if_added_again() -> None:
     queue = queue_of(a=10)
-    taken(queue, 10)
+    take_all(queue, 10)
     queue.discard(A)
     end(queue, A, 10)
-    assert taken(queue, 99) == []
+    assert take_all(queue, 99) == []
     queue.put(A, 10)
-    taken(queue, 10)
+    take_all(queue, 10)
     queue.discard(A)
     queue.put(A, 10)
     end(queue, A, 10)
-    assert taken(queue, 10) == [A]
+    assert take_all(queue, 10) == [A]
 
 
-def test_a_ready_key_that_is_put_off_waits_for_its_time() -> None:
+def test_postponed_ready_key_waits_for_its_new_time() -> None:
     queue = queue_of(1, a=10, b=10)
-    assert taken(queue, 10) == [A]  # B is ready, and there is no worker for it
+    assert take_all(queue, 10) == [A]  # B is ready, but has no worker
     assert queue.waits(B)
     queue.put(B, 20)
     end(queue, A, 10)
-    assert taken(queue, 19) == []
-    assert taken(queue, 20) == [B]
+    assert take_all(queue, 19) == []
+    assert take_all(queue, 20) == [B]
 
 
-def test_a_failed_key_is_retried_when_its_wait_is_over() -> None:
+def test_failed_key_is_retried_after_its_backoff() -> None:
     queue = queue_of(a=10)
-    assert taken(queue, 10) == [A]
+    assert take_all(queue, 10) == [A]
     end(queue, A, 10, succeeded=False)
     assert queue.retry(A, 10, at_least=5) == 5
     assert not queue.waits(A)
     assert queue.wait(11) == 4
-    assert taken(queue, 14.9) == []
-    assert taken(queue, 15) == [A]
+    assert take_all(queue, 14.9) == []
+    assert take_all(queue, 15) == [A]
 
 
-def test_a_failed_key_that_changes_is_tried_ahead_of_its_time_and_then_once() -> None:
+def test_failed_key_that_changes_is_retried_early_and_once() -> None:
     queue = queue_of(a=10)
-    taken(queue, 10)
+    take_all(queue, 10)
     end(queue, A, 10, succeeded=False)
     queue.retry(A, 10, at_least=9)
     queue.put(A, 11)
-    assert taken(queue, 11) == [A]
-    assert taken(queue, 30) == []  # the retry is over, and the key in flight
+    assert take_all(queue, 11) == [A]
+    assert take_all(queue, 30) == []  # the back-off is over, but the key is in flight
     end(queue, A, 30)
-    assert taken(queue, 99) == []
+    assert take_all(queue, 99) == []
 
 
 @pytest.mark.parametrize(("now", "seconds"), [(0.0, 2.0), (1.5, 0.5), (3.0, -1.0)])
@@ -113,7 +113,7 @@ def test_wait_for_the_next_key(now: float, seconds: float) -> None:
     assert queue_of(a=2, b=9).wait(now) == pytest.approx(seconds)
 
 
-def test_a_clock_of_its_own_that_may_be_unknown_or_set_back() -> None:
+def test_custom_clock_may_be_unknown_or_set_back() -> None:
     ahead: list[float | None] = [None]
 
     def clock(local: float) -> float | None:
@@ -125,11 +125,11 @@ def test_a_clock_of_its_own_that_may_be_unknown_or_set_back() -> None:
     assert (queue.next(99), queue.wait(99)) == (None, float("inf"))
     ahead[0] = 1.0
     assert queue.wait(0.5) == 0.5
-    assert taken(queue, 1) == [A]  # and B is ready
+    assert take_all(queue, 1) == [A]  # and B is ready
     ahead[0] = -9.0
     end(queue, A, 1)
-    assert taken(queue, 2) == []
-    assert taken(queue, 11) == [B]
+    assert take_all(queue, 2) == []
+    assert take_all(queue, 11) == [B]
 
 
 @pytest.mark.parametrize("keeps_failures", [True, False])
@@ -138,26 +138,26 @@ def test_failures_of_a_key_count_until_it_is_dropped_or_succeeds(keeps_failures:
     waits = []
     for now in (10, 20):
         queue.put(A, now)
-        assert taken(queue, now) == [A]
+        assert take_all(queue, now) == [A]
         end(queue, A, now, succeeded=False)
         waits.append(queue.retry(A, now, at_least=0))
         queue.put(A, now + 5)
-        assert taken(queue, now + 5) == [A]
-        queue.schedule(A)  # as a pod that waits again
+        assert take_all(queue, now + 5) == [A]
+        queue.schedule(A)  # like a pod that is held again
         end(queue, A, now + 5)
     assert (waits[1] > FIRST_SECONDS) is keeps_failures
 
     queue.discard(A)
     queue.put(A, 30)
-    assert taken(queue, 30) == [A]
+    assert take_all(queue, 30) == [A]
     end(queue, A, 30, succeeded=False)
     assert queue.retry(A, 30, at_least=0) <= FIRST_SECONDS
 
 
-def test_who_failed_in_a_slow_namespace_has_a_long_timeout() -> None:
+def test_failed_key_in_a_slow_namespace_needs_a_long_timeout() -> None:
     for seconds, fails, expected in [(SLOW_SECONDS, True, True), (0.1, True, False)]:
         queue = queue_of(a=10, b=10)
-        assert taken(queue, 10) == [A, B]
+        assert take_all(queue, 10) == [A, B]
         became_slow = queue.done(A, seconds, 10, succeeded=not fails)
         assert became_slow == (seconds == SLOW_SECONDS)
         queue.retry(A, 10, at_least=0)
@@ -168,32 +168,32 @@ def test_who_failed_in_a_slow_namespace_has_a_long_timeout() -> None:
 def test_keys_in_flight_in_slow_namespaces_do_not_count_as_fast() -> None:
     queue = queue_of(a=10, b=10, c=10)
     queue.put(("two", "a"), 10)
-    assert len(taken(queue, 10)) == 4
+    assert len(take_all(queue, 10)) == 4
     queue.done(A, SLOW_SECONDS, 10, succeeded=True)
     assert (queue.in_flight, queue.in_flight_fast) == (3, 1)
 
 
-def test_a_dropped_key_leaves_nothing_behind_those_that_hang() -> None:
+def test_dropped_key_is_no_longer_ready() -> None:
     queue = queue_of(1, a=10, b=10)
-    assert taken(queue, 10) == [A]
+    assert take_all(queue, 10) == [A]
     queue.discard(B)
     assert not queue.has_room("one")
     end(queue, A, 10)
     assert not queue.has_room("one")
 
 
-def test_a_new_key_does_not_wait_behind_all_that_failed() -> None:
+def test_new_key_does_not_wait_behind_all_failed_keys() -> None:
     queue = queue_of(2, a=10, b=10, c=20)
-    assert taken(queue, 10) == [A, B]
+    assert take_all(queue, 10) == [A, B]
     for key in (A, B):
         end(queue, key, 10, succeeded=False)
         queue.retry(key, 10, at_least=0)
-    first, second = taken(queue, 20)
+    first, second = take_all(queue, 20)
     assert first == C
     assert second in {A, B}
 
 
-def test_more_keys_than_become_ready_at_once_all_come(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_keys_beyond_one_ready_batch_are_all_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READY_AT_ONCE", 3)
     queue, seen = queue_of(1, **{f"k{number:02}": 1 for number in range(20)}), []
     while (key := queue.next(1)) is not None:
@@ -203,7 +203,7 @@ def test_more_keys_than_become_ready_at_once_all_come(monkeypatch: pytest.Monkey
 
 
 def paused_queue(**until: float) -> tuple[WorkQueue[float], list[ObjectKey]]:
-    """Give a queue with keys of two namespaces, some of them paused, and what it reports."""
+    """Return a queue with keys in two namespaces, some of them paused, and the keys it reports."""
     reported: list[ObjectKey] = []
     queue = WorkQueue[float](float, 9, first=9, on_paused=reported.append)
     queue.pause({{"everywhere": EVERYWHERE}.get(name, name): at for name, at in until.items()}, 0)
@@ -214,45 +214,45 @@ def paused_queue(**until: float) -> tuple[WorkQueue[float], list[ObjectKey]]:
 
 def test_keys_of_a_paused_namespace_are_reported_when_they_are_due() -> None:
     queue, reported = paused_queue(one=100)
-    assert taken(queue, 10) == [X]
+    assert take_all(queue, 10) == [X]
     assert reported == [A]
-    assert taken(queue, 30) == []
+    assert take_all(queue, 30) == []
     assert reported == [A, B]
     assert queue.wait(30) == 70
 
 
-def test_pause_ends_by_itself_at_its_time() -> None:
+def test_pause_ends_at_its_time() -> None:
     queue, _ = paused_queue(one=25)
-    assert taken(queue, 24) == [X]
+    assert take_all(queue, 24) == [X]
     assert queue.is_paused("one")
-    assert taken(queue, 25) == [A, B]
+    assert take_all(queue, 25) == [A, B]
     assert not queue.is_paused("one")
     assert queue.wait(25) == float("inf")
 
 
-def test_pause_of_all_namespaces_ends_with_the_next_one() -> None:
+def test_new_pause_replaces_a_pause_of_all_namespaces() -> None:
     queue, reported = paused_queue(everywhere=float("inf"))
-    assert taken(queue, 30) == []
+    assert take_all(queue, 30) == []
     assert sorted(reported) == [A, B, X]
     queue.pause({"two": float("inf")}, 30)
-    assert taken(queue, 30) == [A, B]
+    assert take_all(queue, 30) == [A, B]
 
 
-def test_pause_takes_back_keys_that_were_ready() -> None:
+def test_pause_applies_to_ready_keys() -> None:
     queue, reported = paused_queue()
     assert queue.next(10) == A
     queue.pause({"one": 50, "two": 50}, 10)
     assert reported == [X]
-    assert taken(queue, 20) == []
+    assert take_all(queue, 20) == []
     end(queue, A, 20, succeeded=False)
     queue.retry(A, 20, at_least=5)
-    assert taken(queue, 40) == []
+    assert take_all(queue, 40) == []
     assert reported == [X, B, A]
     queue.discard(X)
-    assert taken(queue, 50) == [B, A]
+    assert take_all(queue, 50) == [B, A]
 
 
-def test_pause_holds_while_the_time_is_unknown() -> None:
+def test_pause_continues_while_the_time_is_unknown() -> None:
     times: list[float | None] = [None, None, 10, 20]
     queue = WorkQueue[float](float, 9, first=9, clock=lambda _: times.pop(0))
     queue.put(A, 5)
@@ -260,18 +260,18 @@ def test_pause_holds_while_the_time_is_unknown() -> None:
     assert [queue.next(0) for _ in range(3)] == [None, None, A]
 
 
-def test_counting_looks_at_no_item_that_is_not_due() -> None:
-    class Watched(dict[ObjectKey, float]):
-        looked = 0
+def test_due_does_not_visit_items_that_are_not_due() -> None:
+    class CountingDict(dict[ObjectKey, float]):
+        lookups = 0
 
         def get(self, *arguments: object) -> float | None:  # type: ignore[override]
-            self.looked += 1
+            self.lookups += 1
             return super().get(*arguments)  # type: ignore[call-overload,no-any-return]
 
     queue = queue_of(**{f"p{number}": number for number in range(10_000)})
-    queue._items = watched = Watched(queue._items)
+    queue._items = counting = CountingDict(queue._items)
     assert sorted(at for _, at in queue.due(4)) == [0, 1, 2, 3, 4]
-    assert watched.looked < 100
+    assert counting.lookups < 100
 
 
 changes = st.lists(
@@ -282,33 +282,33 @@ changes = st.lists(
 @given(changes)
 @example([("p", "a", 1), ("p", "a", 0), ("p", "a", 1), ("n", "a", 1)])
 @example([("p", "a", 1), ("n", "a", 1), ("p", "a", 9), ("e", "a", 2), ("n", "a", 9)])
-def test_agrees_with_a_sorted_table(actions: list[tuple[str, str, int]]) -> None:
+def test_queue_agrees_with_a_sorted_table(actions: list[tuple[str, str, int]]) -> None:
     queue, table, now = queue_of(), dict[ObjectKey, float](), 0
-    flying: dict[ObjectKey, bool] = {}
+    in_flight: dict[ObjectKey, bool] = {}
     """Keys in flight, and whether they come up again."""
     for action, name, number in actions:
         key = ("one", name)
         if action == "p":
-            flying |= {key: True} if key in flying and table.get(key) != number else {}
+            in_flight |= {key: True} if key in in_flight and table.get(key) != number else {}
             queue.put(key, number)
             table[key] = number
         elif action == "d":
             queue.discard(key)
             table.pop(key, None)
         elif action == "s":
-            flying |= {key: True} if key in flying else {}
+            in_flight |= {key: True} if key in in_flight else {}
             queue.schedule(key)
-        elif action == "e" and key in flying:
-            again = flying.pop(key)
+        elif action == "e" and key in in_flight:
+            again = in_flight.pop(key)
             end(queue, key, now)
             if not again:
                 table.pop(key, None)
         elif action == "n":
             now = max(now, number)
-            due = ((at, key) for key, at in table.items() if at <= now and key not in flying)
+            due = ((at, key) for key, at in table.items() if at <= now and key not in in_flight)
             expected = [key for _, key in heapq.nsmallest(10, due)]
-            assert taken(queue, now) == expected
-            flying |= dict.fromkeys(expected, False)
+            assert take_all(queue, now) == expected
+            in_flight |= dict.fromkeys(expected, False)
         assert dict(queue.due(now)) == {key: at for key, at in table.items() if at <= now}
-        waiting = (at for key, at in table.items() if key not in flying)
+        waiting = (at for key, at in table.items() if key not in in_flight)
         assert queue.wait(now) == min(waiting, default=float("inf")) - now

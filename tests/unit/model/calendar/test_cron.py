@@ -49,7 +49,7 @@ MINUTE, HOUR, DAY = 60, 3_600, 86_400
         ("-1 * * * *", None),
         ("", None),
         (f"{','.join(map(str, range(60)))} * * * *", MINUTE),
-        (f"{'*,' * 1_000_000}* * * * *", None),  # it would take seconds
+        (f"{'*,' * 1_000_000}* * * * *", None),  # parsing it would take seconds
     ],
     ids=lambda value: str(value)[:20],
 )

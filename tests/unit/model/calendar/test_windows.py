@@ -35,7 +35,7 @@ def test_table(row: WindowRow) -> None:
 
 
 @given(st.text("MonFri082:-, UTC/", max_size=40) | st.text(max_size=20))
-def test_any_text_is_parsed_or_refused(text: str) -> None:
+def test_any_text_is_parsed_or_rejected(text: str) -> None:
     with suppress(InvalidValueError):
         windows.parse(text)
 
@@ -57,7 +57,7 @@ def test_dates(text: str, expected: tuple[int, int] | None) -> None:
             windows.parse_dates(text)
 
 
-def test_missing_time_zone_data_is_not_the_users_mistake(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_tzdata_raises_undecided_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "tzdata", None)
     monkeypatch.setitem(sys.modules, "tzdata.zoneinfo", None)
     monkeypatch.setattr(windows, "ZoneInfo", zoneinfo.ZoneInfo.no_cache)
@@ -84,13 +84,13 @@ def on(*closed: str, text: str) -> Windows:
             on(text="02:15-02:45 Europe/Berlin"),
             "2027-03-27T12:00:00Z",
             ["2027-03-29T00:15:00Z", "2027-03-29T00:45:00Z"],
-            id="skipped",
+            id="window skipped by DST",
         ),
         pytest.param(
             on(text="02:15-04:00 Europe/Berlin"),
             "2027-03-27T12:00:00Z",
             ["2027-03-28T01:00:00Z", "2027-03-28T02:00:00Z"],
-            id="start skipped",
+            id="start skipped by DST",
         ),
         pytest.param(
             on(text="01:00-02:30 Europe/Berlin"),
@@ -99,13 +99,13 @@ def on(*closed: str, text: str) -> Windows:
                 *("2027-10-30T23:00:00Z", "2027-10-31T00:30:00Z"),
                 *("2027-10-31T01:00:00Z", "2027-10-31T01:30:00Z"),
             ],
-            id="end repeated",
+            id="end repeated by DST",
         ),
         pytest.param(
             on(text="01:00-04:00 Europe/Berlin"),
             "2027-10-30T12:00:00Z",
             ["2027-10-30T23:00:00Z", "2027-10-31T03:00:00Z"],
-            id="an hour longer",
+            id="window longer by DST",
         ),
         pytest.param(
             on(text="Fri 22:00-06:00"),
@@ -154,7 +154,7 @@ def test_openings_and_closings(opened: Windows, since: str, expected: list[str])
     assert found == expected
 
 
-def test_searches_do_not_influence_each_other() -> None:
+def test_searches_are_independent() -> None:
     opened = on(text="Mon 09:00-10:00")
     monday = parse_instant("2027-01-04T09:00:00Z")
     instants = [monday - DAY, monday, monday + MINUTE, monday + 2 * DAY, monday - 8 * DAY]
@@ -163,7 +163,7 @@ def test_searches_do_not_influence_each_other() -> None:
 
 
 @pytest.mark.parametrize("at_ms", [-1, 2**62, -(2**62), parse_instant("9999-01-01T00:00:00Z")])
-def test_instants_that_no_calendar_has(at_ms: int) -> None:
+def test_instants_outside_the_calendar(at_ms: int) -> None:
     always = windows.parse("00:00-24:00")
 
     assert not always.is_open(at_ms)
@@ -257,7 +257,7 @@ def test_windows_agree_with_a_scan_of_wall_time(
 
 
 @pytest.mark.parametrize("hours", ["22:00-06:00", "01:30-02:30"])
-def test_a_day_in_all_zones(hours: str) -> None:
+def test_one_day_in_every_time_zone(hours: str) -> None:
     assert len(ZONES) > 400
     start = parse_instant("2027-03-28T00:00:00Z")
     for zone in ZONES:

@@ -50,12 +50,14 @@ def test_value(row: Any) -> None:
     ("value", "hint"),
     [
         pytest.param("svc/db", "did you mean service/db?", id="short"),
-        pytest.param("deploy/web:Available", "did you mean deployment/web:Available?", id="more"),
+        pytest.param(
+            "deploy/web:Available", "did you mean deployment/web:Available?", id="with condition"
+        ),
         pytest.param("Job/a", "did you mean job/a?", id="upper case"),
         pytest.param("cm/settings", '"cm": use one of', id="kind that is not allowed"),
     ],
 )
-def test_short_name_of_kubectl(value: str, hint: str) -> None:
+def test_kubectl_short_name_gets_a_hint(value: str, hint: str) -> None:
     with pytest.raises(InvalidValueError) as caught:
         after_targets.parse(value, KINDS)
     assert hint in str(caught.value)
@@ -70,20 +72,22 @@ def review(point: str, pod: Any, **fields: Any) -> Result:
     return decide(found.pod, Context(found, "*", CREATED_MS))
 
 
-def asking(value: str = "job/migrate", **fields: Any) -> Any:
+def waiting_pod(value: str = "job/migrate", **fields: Any) -> Any:
     return make_pod({AFTER: value}, **fields)
 
 
 @pytest.mark.parametrize(
     ("pod", "mutated", "validated", "by"),
     [
-        pytest.param(asking(), "AddGate", "is missing although", {}, id="held"),
-        pytest.param(asking(gates=[GATE]), "AddGate", "", {}, id="with its gate"),
-        pytest.param(asking(node="n"), "nodeName", "", {}, id="bound"),
-        pytest.param(make_pod(), "", "", {}, id="does not ask"),
-        pytest.param(asking("x"), "invalid object", "invalid object", {}, id="invalid"),
-        pytest.param(asking("pod/web-0"), "for itself", "for itself", {}, id="itself"),
-        pytest.param(asking(**MIGRATION), "", "", BY_KUBEVIRT, id="migration target"),
+        pytest.param(waiting_pod(), "AddGate", "is missing although", {}, id="held"),
+        pytest.param(waiting_pod(gates=[GATE]), "AddGate", "", {}, id="gated"),
+        pytest.param(waiting_pod(node="n"), "nodeName", "", {}, id="bound"),
+        pytest.param(make_pod(), "", "", {}, id="no annotation"),
+        pytest.param(waiting_pod("x"), "invalid object", "invalid object", {}, id="invalid"),
+        pytest.param(
+            waiting_pod("pod/web-0"), "for itself", "for itself", {}, id="waits for itself"
+        ),
+        pytest.param(waiting_pod(**MIGRATION), "", "", BY_KUBEVIRT, id="migration target"),
     ],
 )
 def test_new_pod(pod: Any, mutated: str, validated: str, by: Any) -> None:
@@ -129,7 +133,7 @@ def test_stateful_set_that_waits_for_its_own_pod(kind: str, value: str, *, waits
 
 
 @pytest.mark.parametrize(
-    ("value", "cure"),
+    ("value", "advice"),
     [
         ("job/a:complete", "did you mean Complete?"),
         ("deployment/a:Ready", "use one such as Available, Progressing, ReplicaFailure"),
@@ -140,12 +144,12 @@ def test_stateful_set_that_waits_for_its_own_pod(kind: str, value: str, *, waits
         ("service/a, statefulset/a", ""),
     ],
 )
-def test_condition_that_kubernetes_does_not_set(value: str, cure: str) -> None:
+def test_unknown_condition_gets_a_warning(value: str, advice: str) -> None:
     for operation in ("CREATE", "UPDATE"):
-        found = review("validate", asking(value, gates=[GATE]), operation=operation)
+        found = review("validate", waiting_pod(value, gates=[GATE]), operation=operation)
         assert found.code is Code.SUCCESS
-        assert len(found.warnings) == bool(cure)
-        assert all(cure in one and len(one) < 256 for one in found.warnings)
+        assert len(found.warnings) == bool(advice)
+        assert all(advice in one and len(one) < 256 for one in found.warnings)
 
 
 # --- objects -----------------------------------------------------------------------------------
@@ -203,11 +207,11 @@ def test_condition_of_an_object(target: str, document: Any, met: bool) -> None:
     (parsed,) = after_targets.parse(target, KINDS)
     states: dict[ObjectKey, frozenset[str]] = {}
 
-    key, _ = after_conditions.update(states, parsed.kind, seen(document))
+    key, _ = after_conditions.update(states, parsed.kind, waited_object(document))
 
     assert key == ("default", "x")
     assert after_conditions.is_met(parsed, states[key]) is met
-    after_conditions.update(states, parsed.kind, seen(document), deleted=True)
+    after_conditions.update(states, parsed.kind, waited_object(document), deleted=True)
     assert not after_conditions.is_met(parsed, states.get(key))
 
 
@@ -217,7 +221,7 @@ def test_conditions_of_a_custom_kind_are_bounded() -> None:
     document = {"status": {"conditions": [{"type": one, "status": "True"} for one in types]}}
     states: dict[ObjectKey, frozenset[str]] = {}
     shared = after_conditions._shared.cache_info().currsize
-    after_conditions.update(states, kind, seen(document))
+    after_conditions.update(states, kind, waited_object(document))
 
     (state,) = states.values()
     assert len(state) == 101
@@ -226,7 +230,7 @@ def test_conditions_of_a_custom_kind_are_bounded() -> None:
     assert after_conditions._shared.cache_info().currsize == shared
 
 
-def seen(document: Any, name: str = "x", service: str = "x") -> WaitedObject:
+def waited_object(document: Any, name: str = "x", service: str = "x") -> WaitedObject:
     labels = {"kubernetes.io/service-name": service}
     metadata = {"name": name, "namespace": "default", "generation": 2, "labels": labels}
     return msgspec.json.decode(
@@ -237,8 +241,8 @@ def seen(document: Any, name: str = "x", service: str = "x") -> WaitedObject:
 # --- waiting -----------------------------------------------------------------------------------
 
 
-class World:
-    """A controller as the plugin sees it."""
+class FakeController:
+    """A fake controller that is connected to an After plugin."""
 
     def __init__(self, **args: Any) -> None:
         self.now = 0.0
@@ -265,140 +269,142 @@ class World:
     def get(self, key: ObjectKey) -> Any:
         return key if key in self.held else None
 
-    def ask(self, value: str = "job/x", name: str = "web-0") -> Any:
-        return self.plugin.permit(Pod.of(asking(value, name=name, uid=name, gates=[GATE])), 0)
+    def permit(self, value: str = "job/x", name: str = "web-0") -> Any:
+        return self.plugin.permit(Pod.of(waiting_pod(value, name=name, uid=name, gates=[GATE])), 0)
 
 
 JOBS, SLICES = "/apis/batch/v1/jobs", "/apis/discovery.k8s.io/v1/endpointslices"
 WEB = ("default", "web-0")
 
 
-def test_pod_waits_until_all_objects_are_there() -> None:
-    world = World()
+def test_pod_waits_until_all_objects_are_ready() -> None:
+    controller = FakeController()
 
-    assert world.ask("job/x, service/x") == Wait(None, "waits for job/x:Complete, service/x:Ready")
-    world.handlers[JOBS].on_sync([seen({})])
-    world.handlers[SLICES].on_sync([])
-    assert world.rechecked == []
-    world.handlers[JOBS].on_update(seen(ready("Complete")))
-    assert world.rechecked == [WEB]
-    assert world.ask("job/x, service/x") == Wait(None, "waits for service/x:Ready")
-    slices = [seen({"endpoints": [{}]}, name) for name in ("x-1", "x-2")]
+    assert controller.permit("job/x, service/x") == Wait(
+        None, "waits for job/x:Complete, service/x:Ready"
+    )
+    controller.handlers[JOBS].on_sync([waited_object({})])
+    controller.handlers[SLICES].on_sync([])
+    assert controller.rechecked == []
+    controller.handlers[JOBS].on_update(waited_object(ready("Complete")))
+    assert controller.rechecked == [WEB]
+    assert controller.permit("job/x, service/x") == Wait(None, "waits for service/x:Ready")
+    slices = [waited_object({"endpoints": [{}]}, name) for name in ("x-1", "x-2")]
     for one in slices:
-        world.handlers[SLICES].on_update(one)
-    world.handlers[SLICES].on_delete(slices[0])
-    assert world.rechecked == [WEB, WEB]
-    assert world.ask("job/x, service/x") == Allow()
-    world.handlers[JOBS].on_delete(seen({}))
-    assert world.rechecked == [WEB, WEB]  # it no longer waits for anything
+        controller.handlers[SLICES].on_update(one)
+    controller.handlers[SLICES].on_delete(slices[0])
+    assert controller.rechecked == [WEB, WEB]
+    assert controller.permit("job/x, service/x") == Allow()
+    controller.handlers[JOBS].on_delete(waited_object({}))
+    assert controller.rechecked == [WEB, WEB]  # it no longer waits for anything
 
 
-def test_failed_job_and_unreadable_kind_are_reported_until_they_are_over() -> None:
-    world = World()
-    world.ask()
-    handler = world.handlers[JOBS]
+def test_failed_job_and_unreadable_kind_are_reported() -> None:
+    controller = FakeController()
+    controller.permit()
+    handler = controller.handlers[JOBS]
 
     for _ in range(2):
         handler.on_unreadable("HTTP 403: no")
-    assert world.rechecked == [WEB]
-    assert world.ask() == Wait(None, "waits for job/x:Complete", "HTTP 403: no")
-    handler.on_sync([seen(ready("Failed"))])
-    assert world.rechecked == [WEB, WEB]
-    assert world.ask() == Wait(None, "waits for job/x:Complete", "job/x has failed")
+    assert controller.rechecked == [WEB]
+    assert controller.permit() == Wait(None, "waits for job/x:Complete", "HTTP 403: no")
+    handler.on_sync([waited_object(ready("Failed"))])
+    assert controller.rechecked == [WEB, WEB]
+    assert controller.permit() == Wait(None, "waits for job/x:Complete", "job/x has failed")
 
 
-def test_kind_that_is_removed_holds_its_pods_with_the_reason_until_it_is_back() -> None:
-    world = World()
-    world.ask()
-    handler = world.handlers[JOBS]
-    handler.on_sync([seen({})])
+def test_removed_kind_holds_pods_until_it_is_served_again() -> None:
+    controller = FakeController()
+    controller.permit()
+    handler = controller.handlers[JOBS]
+    handler.on_sync([waited_object({})])
     handler.on_unreadable("jobs are not served")
-    assert world.rechecked == [WEB]
-    assert world.ask() == Wait(None, "waits for job/x:Complete", "jobs are not served")
-    handler.on_sync([seen(ready("Complete"))])
-    assert world.ask() == Allow()
+    assert controller.rechecked == [WEB]
+    assert controller.permit() == Wait(None, "waits for job/x:Complete", "jobs are not served")
+    handler.on_sync([waited_object(ready("Complete"))])
+    assert controller.permit() == Allow()
 
 
 def test_cluster_scoped_kind_is_reported() -> None:
-    world = World(custom_kinds=(CustomKind(**CERTIFICATE, condition="Ready"),))
+    controller = FakeController(custom_kinds=(CustomKind(**CERTIFICATE, condition="Ready"),))
     value, path = "certificates.cert-manager.io/x", "/apis/cert-manager.io/v1/certificates"
     problem = Wait(None, f"waits for {value}:Ready", f"{path} is not namespaced")
     one = msgspec.convert({"metadata": {"name": "x"}}, WaitedObject)
-    world.ask(value)
-    handler = world.handlers[path]
+    controller.permit(value)
+    handler = controller.handlers[path]
     handler.on_sync([one])
-    assert world.rechecked == [WEB]
-    assert world.ask(value) == problem
+    assert controller.rechecked == [WEB]
+    assert controller.permit(value) == problem
     handler.on_sync([])
-    assert world.ask(value) == Wait(None, f"waits for {value}:Ready")
+    assert controller.permit(value) == Wait(None, f"waits for {value}:Ready")
     handler.on_update(one)
     handler.on_update(one)
-    assert world.rechecked == [WEB] * 3
-    assert world.ask(value) == problem
+    assert controller.rechecked == [WEB] * 3
+    assert controller.permit(value) == problem
 
 
-def test_service_is_not_ready_by_a_slice_that_moved_to_another() -> None:
-    world = World()
+def test_slice_moved_to_another_service_counts_only_there() -> None:
+    controller = FakeController()
     value = "service/x, job/x"
-    world.ask(value)
-    handler = world.handlers[SLICES]
-    handler.on_sync([seen({"endpoints": [{}]}, "x-1")])
-    assert world.ask(value) == Wait(None, "waits for job/x:Complete")
-    handler.on_update(seen({"endpoints": [{}]}, "x-1", "y"))
-    assert world.rechecked == [WEB, WEB]
-    assert world.ask(value) == Wait(None, "waits for service/x:Ready, job/x:Complete")
-    assert world.ask("service/y", "web-1") == Allow()
-    handler.on_delete(seen({"endpoints": [{}]}, "x-1"))
-    assert world.ask("service/y", "web-1") == Wait(None, "waits for service/y:Ready")
+    controller.permit(value)
+    handler = controller.handlers[SLICES]
+    handler.on_sync([waited_object({"endpoints": [{}]}, "x-1")])
+    assert controller.permit(value) == Wait(None, "waits for job/x:Complete")
+    handler.on_update(waited_object({"endpoints": [{}]}, "x-1", "y"))
+    assert controller.rechecked == [WEB, WEB]
+    assert controller.permit(value) == Wait(None, "waits for service/x:Ready, job/x:Complete")
+    assert controller.permit("service/y", "web-1") == Allow()
+    handler.on_delete(waited_object({"endpoints": [{}]}, "x-1"))
+    assert controller.permit("service/y", "web-1") == Wait(None, "waits for service/y:Ready")
 
 
-def test_kind_is_followed_only_while_pods_wait_for_it() -> None:
-    world = World()
-    assert not world.handlers
-    world.ask()
-    world.held.add(WEB)
-    handler = world.handlers[JOBS]
-    world.now = 10 * after_objects.IDLE_SECONDS
+def test_kind_is_watched_only_while_pods_wait_for_it() -> None:
+    controller = FakeController()
+    assert not controller.handlers
+    controller.permit()
+    controller.held.add(WEB)
+    handler = controller.handlers[JOBS]
+    controller.now = 10 * after_objects.IDLE_SECONDS
     handler.on_sync([])
-    assert not world.stopped
-    world.plugin.forget("web-0")
-    world.plugin.forget("web-0")
+    assert not controller.stopped
+    controller.plugin.forget("web-0")
+    controller.plugin.forget("web-0")
     handler.on_sync([])
-    assert not world.stopped
-    world.now += after_objects.IDLE_SECONDS
+    assert not controller.stopped
+    controller.now += after_objects.IDLE_SECONDS
     handler.on_sync([])
-    assert world.stopped == [JOBS]
-    world.ask()
-    assert world.handlers[JOBS] is not handler
+    assert controller.stopped == [JOBS]
+    controller.permit()
+    assert controller.handlers[JOBS] is not handler
 
 
-def test_pod_that_was_asked_about_too_late_is_dropped() -> None:
-    world = World()
-    world.ask()
-    world.now = after_objects.SETTLED_SECONDS + 1
-    world.handlers[JOBS].on_sync([])
-    world.handlers[JOBS].on_update(seen(ready("Complete")))
-    assert world.rechecked == []
+def test_waiter_that_is_no_longer_held_is_dropped() -> None:
+    controller = FakeController()
+    controller.permit()
+    controller.now = after_objects.SETTLED_SECONDS + 1
+    controller.handlers[JOBS].on_sync([])
+    controller.handlers[JOBS].on_update(waited_object(ready("Complete")))
+    assert controller.rechecked == []
 
 
 def test_thousand_waiters_are_rechecked() -> None:
-    world = World()
+    controller = FakeController()
     for number in range(1_000):
-        world.ask(name=f"web-{number}")
-    world.handlers[JOBS].on_sync([seen(ready("Complete"))])
-    assert len(set(world.rechecked)) == 1_000
+        controller.permit(name=f"web-{number}")
+    controller.handlers[JOBS].on_sync([waited_object(ready("Complete"))])
+    assert len(set(controller.rechecked)) == 1_000
 
 
 @pytest.mark.parametrize(
     ("pod", "expected"),
     [
         (make_pod(gates=[GATE]), Allow(NOTHING_ASKED)),
-        (asking("job/x"), Wait(None, "waits for (state unknown) job/x:Complete")),
-        (asking("node/x"), Reject),
+        (waiting_pod("job/x"), Wait(None, "waits for (state unknown) job/x:Complete")),
+        (waiting_pod("node/x"), Reject),
     ],
     ids=["no annotation", "objects", "a kind that is no longer allowed"],
 )
-def test_outside_the_controller(pod: Any, expected: Any) -> None:
+def test_permit_outside_the_controller(pod: Any, expected: Any) -> None:
     answer = After(AfterArgs()).permit(Pod.of(pod), 0)
 
     assert answer == expected or type(answer) is expected
@@ -426,7 +432,7 @@ READY_SLICE = {"metadata": {"labels": {"kubernetes.io/service-name": "db"}}, "en
     ],
     ids=["neither", "job", "failed job", "both", "forbidden job"],
 )
-def test_state_of_the_objects_in_a_command(objects: dict[str, Any], expected: Any) -> None:
+def test_command_looks_up_the_objects(objects: dict[str, Any], expected: Any) -> None:
     api = FakeApi()
     api.kinds.add(SLICES)
     for path, one in objects.items():
@@ -441,34 +447,34 @@ def test_state_of_the_objects_in_a_command(objects: dict[str, Any], expected: An
     handle = Handle()
     handle.connect(lookup=ClusterLookup(lambda: api))
     plugin = After(AfterArgs(), handle)
-    pod = Pod.of(asking("job/x, service/db", gates=[GATE]))
+    pod = Pod.of(waiting_pod("job/x, service/db", gates=[GATE]))
 
     assert plugin.permit(pod, 0) == expected
     asked = len(api.requests)
     assert plugin.permit(pod, 0) == expected
-    assert len(api.requests) == asked  # neither answers nor refusals are asked for again
+    assert len(api.requests) == asked  # results and errors are cached
 
 
-def test_list_of_pods_that_wait_for_very_many_objects_ends_soon() -> None:
+def test_lookups_for_very_many_objects_are_limited() -> None:
     api, handle = FakeApi(), Handle()
     handle.connect(lookup=ClusterLookup(lambda: api, per_minute=100))
     plugin = After(AfterArgs(), handle)
     for pod in range(20):
         names = ", ".join(f"job/x-{pod}-{number}" for number in range(32))
-        last = plugin.permit(Pod.of(asking(names, gates=[GATE])), 0)
+        last = plugin.permit(Pod.of(waiting_pod(names, gates=[GATE])), 0)
     assert isinstance(last, Wait)
     assert last.reason.startswith("waits for (state unknown) job/x-19-0:Complete, job/x-19-1:")
     assert len(api.requests) == 100
 
 
-def test_kind_is_read_again_after_a_minute_with_too_many_lookups() -> None:
+def test_lookup_limit_resets_after_a_minute() -> None:
     handle, now = Handle(), [0.0]
     lookup = ClusterLookup(FakeApi, per_minute=1, timer=lambda: now[0])
     handle.connect(lookup=lookup)
     plugin = After(AfterArgs(), handle)
     answers = []
     for now[0], name in ((0.0, "a"), (0.0, "b"), (60.0, "b")):
-        answers.append(plugin.permit(Pod.of(asking(f"job/{name}", gates=[GATE])), 0))
+        answers.append(plugin.permit(Pod.of(waiting_pod(f"job/{name}", gates=[GATE])), 0))
     reasons = "job/a:Complete", "(state unknown) job/b:Complete", "job/b:Complete"
     assert answers == [Wait(None, f"waits for {reason}") for reason in reasons]
 
@@ -499,15 +505,17 @@ def test_custom_kind(change: Any, message: str) -> None:
         with pytest.raises(ConfigurationError, match=message):
             After(AfterArgs(custom_kinds=kinds))
         return
-    world = World(custom_kinds=kinds)
-    assert world.ask("certificates.cert-manager.io/x") == Wait(
+    controller = FakeController(custom_kinds=kinds)
+    assert controller.permit("certificates.cert-manager.io/x") == Wait(
         None, "waits for certificates.cert-manager.io/x:Ready"
     )
-    world.handlers["/apis/cert-manager.io/v1/certificates"].on_sync([seen(ready("Ready"))])
-    assert world.ask("certificates.cert-manager.io/x") == Allow()
+    controller.handlers["/apis/cert-manager.io/v1/certificates"].on_sync(
+        [waited_object(ready("Ready"))]
+    )
+    assert controller.permit("certificates.cert-manager.io/x") == Allow()
 
 
-def test_shipped_role_is_that_of_the_default_kinds() -> None:
+def test_shipped_role_matches_the_default_kinds() -> None:
     shipped = SHIPPED.parents[1] / "rbac" / "after.yaml"
     assert shipped.read_text() == roles.after_role(make_profiles(), "holdfast-system"), (
         "regenerate: .venv/bin/holdfast rbac > manifests/rbac/after.yaml"

@@ -97,7 +97,7 @@ def test_equal_values_are_parsed_once() -> None:
 
 
 @pytest.mark.parametrize("period", ["m", "1d", "0s", "25h"])
-def test_message_about_a_period_names_it(period: str) -> None:
+def test_message_quotes_an_invalid_period(period: str) -> None:
     message = f'the period "{period}" must be a duration of 1ms to 24h, such as "10s" or "1m"'
     with pytest.raises(InvalidValueError, match=f'invalid value "4/{period}": {message}'):
         pace.parse(f"4/{period}")
@@ -112,7 +112,7 @@ def plugin_of(*paces: NamedPace, handle: Handle | None = None) -> Pace:
     return Pace(PaceArgs(paces=paces), handle)
 
 
-def ask(point: str, annotation: str | None, **fields: Any) -> Result:
+def call(point: str, annotation: str | None, **fields: Any) -> Result:
     annotations = {} if annotation is None else {KEY: annotation}
     review = read_review(make_pod(annotations, **{"owners": [OWNER], **fields}))
     result: Result = getattr(plugin_of(JVM), point)(review.pod, Context(review, "*", CREATED_MS))
@@ -120,21 +120,21 @@ def ask(point: str, annotation: str | None, **fields: Any) -> Result:
 
 
 def test_pod_with_a_pace_gets_gate_and_label() -> None:
-    assert ask("mutate", None) == skip()
-    assert ask("mutate", "jvm") == success(AddGate(GATE), SetLabel(KEY, "jvm"))
-    owned = [ask("mutate", text).edits[1] for text in ("4", "5")]
-    free = [ask("mutate", text, owners=[]).edits[1] for text in ("4", "04", "5")]
+    assert call("mutate", None) == skip()
+    assert call("mutate", "jvm") == success(AddGate(GATE), SetLabel(KEY, "jvm"))
+    owned = [call("mutate", text).edits[1] for text in ("4", "5")]
+    free = [call("mutate", text, owners=[]).edits[1] for text in ("4", "04", "5")]
     assert owned[0] == owned[1] not in free
     assert free[0] == free[1] != free[2]
-    assert ask("mutate", "jvm", node="n1").edits == ()
+    assert call("mutate", "jvm", node="n1").edits == ()
 
 
-def test_label_that_a_user_set_takes_no_slot_for_a_pod_that_is_not_held() -> None:
-    """Neither one that is bound to a node already, nor a migration's target."""
+def test_forged_label_is_removed_from_pods_that_are_not_held() -> None:
+    """Cover a pod that is already bound to a node, and a migration target."""
     labels = {KEY: "jvm", MIGRATION_JOB: "job"}
-    bound = ask("mutate", "jvm", node="n1", labels=labels)
+    bound = call("mutate", "jvm", node="n1", labels=labels)
     assert bound == success(RemoveLabel(KEY), warnings=[BOUND])
-    assert ask("mutate", "jvm", labels=labels).edits == (AddGate(GATE), SetLabel(KEY, "jvm"))
+    assert call("mutate", "jvm", labels=labels).edits == (AddGate(GATE), SetLabel(KEY, "jvm"))
     target = read_review(
         make_pod({KEY: "jvm"}, labels=labels, owners=[owner_of(VMI, "vm", "u")]),
         userInfo={"username": CONTROLLER_ACCOUNT},
@@ -144,8 +144,8 @@ def test_label_that_a_user_set_takes_no_slot_for_a_pod_that_is_not_held() -> Non
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
-def test_unknown_pace_is_rejected_with_those_there_are(point: str) -> None:
-    result = ask(point, "jwm", gates=[GATE])
+def test_unknown_pace_is_rejected_with_the_configured_names(point: str) -> None:
+    result = call(point, "jwm", gates=[GATE])
 
     assert result.code is Code.REJECT
     assert result.reason.startswith(
@@ -154,9 +154,9 @@ def test_unknown_pace_is_rejected_with_those_there_are(point: str) -> None:
 
 
 def test_new_pod_without_its_gate_is_rejected() -> None:
-    assert ask("validate", "4", gates=[GATE], labels={KEY: "x"}) == success()
-    assert "is missing although" in ask("validate", "4").reason
-    assert "label holdfast.dev/pace is missing" in ask("validate", "4", gates=[GATE]).reason
+    assert call("validate", "4", gates=[GATE], labels={KEY: "x"}) == success()
+    assert "is missing although" in call("validate", "4").reason
+    assert "label holdfast.dev/pace is missing" in call("validate", "4", gates=[GATE]).reason
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_invalid_arguments(fields: dict[str, Any], message: str) -> None:
         plugin_of(NamedPace(**{"name": "x", **fields}))
 
 
-def test_two_paces_of_one_name_are_rejected() -> None:
+def test_duplicate_pace_name_is_rejected() -> None:
     with pytest.raises(ConfigurationError, match="two have the same name"):
         plugin_of(JVM, JVM)
 
@@ -183,9 +183,9 @@ def test_two_paces_of_one_name_are_rejected() -> None:
 
 
 class Cluster:
-    """Held pods and a controller that releases them, on a clock of milliseconds.
+    """Held pods and a controller that releases them, on a simulated millisecond clock.
 
-    Pods are ready a while after their release. The watch reports each change after a while, and the
+    Pods become ready some time after their release. The watch reports changes with a lag, and the
     controller's clock is up to `uncertain` ms behind.
     """
 
@@ -196,9 +196,9 @@ class Cluster:
         self.now = CREATED_MS
         self.term = 0
         self.attempts = self.reports = True
-        """Whether the controller attempts releases, and its watch reports changes."""
-        self.gets_ready: Callable[[str], bool] = lambda _uid: True
-        """Whether a pod gets ready by itself."""
+        """Whether the controller attempts releases, and whether its watch reports changes."""
+        self.becomes_ready: Callable[[str], bool] = lambda _uid: True
+        """Whether a released pod becomes ready."""
         self.pods: dict[str, Pod] = {}
         self.released: list[tuple[int, str]] = []
         self.ready: dict[str, int] = {}
@@ -209,7 +209,7 @@ class Cluster:
         self.start()
 
     def start(self) -> None:
-        """Start a controller, in place of the one that runs: it knows only what is stored."""
+        """Replace the controller with a new one, which knows only the stored pods."""
         self._epoch = getattr(self, "_epoch", 0) + 1
         handle = Handle()
         handle.connect(
@@ -224,7 +224,7 @@ class Cluster:
         self.decider = ReleaseDecider(profiles, Runner(lambda: 0.0, unobserved))
         self._due: dict[str, int] = {}
         for uid in self.held:
-            self.see(uid)
+            self.observe(uid)
 
     # --- holdfast.webhook.framework.handle ---
 
@@ -242,7 +242,7 @@ class Cluster:
         self.events.append(f"{pod.metadata.name}: {reason}: {note}")
 
     def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
-        """Try a pod later."""
+        """Schedule another attempt to release a pod."""
         epoch = self._epoch
         at_ms = max(self.now, at_ms + self.uncertain) + self.random.randint(0, 3)
         self.at(at_ms, lambda: self.attempt(key[1]) if epoch == self._epoch else None)
@@ -269,17 +269,17 @@ class Cluster:
         document = make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=owners)
         document["spec"]["priority"] = priority
         self.pods[uid] = Pod.of(document)
-        self.see(uid)
+        self.observe(uid)
         self.report(uid)
 
     def change(self, uid: str, text: str) -> None:
-        """Give a held pod another pace."""
+        """Change the pace of a held pod."""
         document = make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=[_owned("rs-1")])
         self.pods[uid] = Pod.of(document)
-        self.see(uid)
+        self.observe(uid)
 
-    def see(self, uid: str) -> None:
-        """Have the controller decide in advance, as the watch of held pods does."""
+    def observe(self, uid: str) -> None:
+        """Schedule a pod for its due time, as the watch of held pods does."""
         due = self.decider.due(self.pods[uid])
         if due.at_ms < NEVER_MS:
             self.recheck(("default", uid), due.at_ms)
@@ -310,7 +310,7 @@ class Cluster:
         self.decider.forget(uid)
         self.report(uid)
         at_ms = self.now + self.random.randint(1_000, 5_000)
-        if self.gets_ready(uid):
+        if self.becomes_ready(uid):
             self.at(at_ms, lambda: self.make_ready(uid))
 
     def make_ready(self, uid: str) -> None:
@@ -325,15 +325,15 @@ class Cluster:
         self.at(self.now + 5, self._in_epoch(lambda: self.plugin.slots.on_delete(gone)))
 
     def report(self, uid: str) -> None:
-        """Have the watch of the paced pods report a pod as it is then."""
+        """Have the watch of paced pods report a pod after a lag, in its state at that time."""
         if not self.reports:
             return
 
-        def tell() -> None:
+        def deliver() -> None:
             if uid in self.pods:
                 self.plugin.slots.on_update(_paced(self.pods[uid], ready=uid in self.ready))
 
-        self.at(self.now + self.random.randint(1, 30), self._in_epoch(tell))
+        self.at(self.now + self.random.randint(1, 30), self._in_epoch(deliver))
 
     def stored(self) -> list[PacedPod]:
         return [_paced(pod, ready=uid in self.ready) for uid, pod in self.pods.items()]
@@ -345,7 +345,7 @@ class Cluster:
         heapq.heappush(self._queue, (at_ms, self._number, action))
 
     def run(self, milliseconds: int = 10_000_000) -> None:
-        """Let time pass until nothing more happens, but not longer than that."""
+        """Run scheduled actions until none is left or the time is up."""
         end = self.now + milliseconds
         while self._queue and self._queue[0][0] <= end:
             self.now, _, action = heapq.heappop(self._queue)
@@ -353,10 +353,10 @@ class Cluster:
         if milliseconds < 10_000_000:
             self.now = end
 
-    # --- what must hold ---
+    # --- measurements ---
 
     def most_starting(self) -> int:
-        """Return the largest number of pods that were starting at a time."""
+        """Return the largest number of pods that were starting at the same time."""
         changes = [(at, 1) for at, _ in self.released]
         changes += [(self.ready[uid], -1) for _, uid in self.released if uid in self.ready]
         most = count = 0
@@ -365,8 +365,8 @@ class Cluster:
             most = max(most, count)
         return most
 
-    def closest(self, releases: int) -> int:
-        """Return the shortest time in which so many releases and one more happened."""
+    def shortest_interval(self, releases: int) -> int:
+        """Return the shortest time between a release and the one `releases` later."""
         times = [at for at, _ in self.released]
         return min(b - a for a, b in zip(times, times[releases:], strict=False))
 
@@ -382,7 +382,7 @@ def _paced(pod: Pod, *, ready: bool) -> PacedPod:
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize("text", ["4", "1", "1/1s", "3/2s", "4,5/3s", "jvm"])
-def test_pace_is_kept_and_all_pods_start(text: str, seed: int) -> None:
+def test_limits_hold_and_all_pods_start(text: str, seed: int) -> None:
     cluster = Cluster(JVM, seed=seed)
     for number in range(60):
         at_ms = CREATED_MS + cluster.random.randint(0, 3_000)
@@ -398,7 +398,7 @@ def test_pace_is_kept_and_all_pods_start(text: str, seed: int) -> None:
     if limits.starting is not None:
         assert cluster.most_starting() <= limits.starting
     if limits.releases is not None:
-        assert cluster.closest(limits.releases) >= limits.period_ms
+        assert cluster.shortest_interval(limits.releases) >= limits.period_ms
 
 
 JVM_LIMITS = pace.parse("4")
@@ -415,17 +415,17 @@ def test_slots_are_busy_while_pods_wait() -> None:
     assert busy / (4 * (last - first)) > 0.95
 
 
-def test_releases_are_no_later_than_the_rate_demands() -> None:
+def test_releases_keep_up_with_the_rate() -> None:
     cluster = Cluster()
     for number in range(100):
         cluster.create(f"p{number}", "1/1s")
     cluster.run()
 
-    assert cluster.closest(1) >= 1_000
+    assert cluster.shortest_interval(1) >= 1_000
     assert cluster.released[-1][0] - cluster.released[0][0] < 99 * 1_100
 
 
-def test_release_that_an_admission_webhook_delays_counts_from_its_end() -> None:
+def test_release_delayed_by_a_webhook_counts_from_its_end() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -443,10 +443,10 @@ def test_release_that_an_admission_webhook_delays_counts_from_its_end() -> None:
     cluster.run(60_000)
 
     assert [uid for _, uid in cluster.released] == ["a", "b"]
-    assert 10_000 <= cluster.closest(1) < 10_100
+    assert 10_000 <= cluster.shortest_interval(1) < 10_100
 
 
-def test_first_in_line_is_given_its_time_whenever_it_is_asked_about() -> None:
+def test_only_the_first_pod_in_the_queue_gets_a_due_time() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -468,9 +468,9 @@ def test_first_in_line_is_given_its_time_whenever_it_is_asked_about() -> None:
 
 @pytest.mark.parametrize(
     ("pace", "is_open"),
-    [pytest.param("1", True, id="starting"), pytest.param("1/1m", False, id="in a period")],
+    [pytest.param("1", True, id="starting"), pytest.param("1/1m", False, id="rate")],
 )
-def test_only_a_period_says_when_the_next_pod_starts(pace: str, is_open: bool) -> None:
+def test_only_a_rate_gives_a_definite_due_time(pace: str, is_open: bool) -> None:
     cluster = Cluster()
     for uid in ("a", "b"):
         cluster.create(uid, pace)
@@ -507,7 +507,7 @@ def test_paces_of_pods_without_an_owner_are_independent() -> None:
 
 
 @pytest.mark.parametrize(("text", "most"), [("5", 5), ("4,9/1s", 4), ("1", 3)], ids=str)
-def test_pace_that_is_changed_counts_the_pods_that_are_starting(text: str, most: int) -> None:
+def test_changed_pace_counts_pods_that_are_already_starting(text: str, most: int) -> None:
     cluster = Cluster()
     for number in range(12):
         cluster.create(f"p{number}", "3")
@@ -528,7 +528,7 @@ SLOW = NamedPace(name="slow", rate="1/1h", scope="owner")
 @pytest.mark.parametrize("text", ["4", "slow"])
 @pytest.mark.parametrize("labels", [None, {KEY: "x"}], ids=["unlabelled", "labelled"])
 @pytest.mark.parametrize("uid", ["", "rs-1"], ids=["without owner", "owned"])
-def test_forged_owner_shares_no_line_with_another_namespace(
+def test_forged_owner_does_not_join_a_group_of_another_namespace(
     uid: str, labels: dict[str, str] | None, text: str
 ) -> None:
     def pod(namespace: str, owner: str) -> Pod:
@@ -543,7 +543,7 @@ def test_forged_owner_shares_no_line_with_another_namespace(
 
 
 @pytest.mark.parametrize("text", ["4", "slow"])
-def test_pod_that_gets_another_owner_keeps_its_line_and_its_slot(text: str) -> None:
+def test_pod_with_a_changed_owner_keeps_its_group(text: str) -> None:
     groups = PaceGroups(lambda: CREATED_MS)
     groups.add(pace_args.check(PaceArgs(paces=(SLOW,))))
     labels = {KEY: "hash of rs-1"}
@@ -554,13 +554,13 @@ def test_pod_that_gets_another_owner_keeps_its_line_and_its_slot(text: str) -> N
     assert all(one is found[0] for one in found)
 
 
-def test_keys_of_groups_are_short_although_a_uid_has_a_megabyte() -> None:
+def test_group_key_is_short_even_for_a_megabyte_uid() -> None:
     owner = _owned("x" * 1_000_000)
     found = PaceGroups(lambda: CREATED_MS).find(read_pod({KEY: "1/24h"}, owners=[owner]))
     assert len("".join(found.group_key)) < 100
 
 
-def test_pods_start_by_priority_then_by_creation() -> None:
+def test_pods_start_by_priority() -> None:
     cluster = Cluster()
     cluster.create("first", "1")
     cluster.run(500)
@@ -571,9 +571,9 @@ def test_pods_start_by_priority_then_by_creation() -> None:
     assert [uid for _, uid in cluster.released] == ["first", "p3", "p1", "p0", "p2"]
 
 
-def test_pod_that_is_never_ready_frees_its_slot_after_the_timeout() -> None:
+def test_pod_that_never_becomes_ready_frees_its_slot_at_timeout() -> None:
     cluster = Cluster()
-    cluster.gets_ready = lambda uid: uid != "stuck"
+    cluster.becomes_ready = lambda uid: uid != "stuck"
     cluster.create("stuck", "1")
     cluster.run(100)
     cluster.create("next", "1")
@@ -586,7 +586,7 @@ def test_pod_that_is_never_ready_frees_its_slot_after_the_timeout() -> None:
     ]
 
 
-def test_pods_that_are_deleted_free_their_slots_and_places() -> None:
+def test_deleted_pods_free_their_slots_and_queue_positions() -> None:
     cluster = Cluster()
     cluster.create("starting", "1")
     cluster.run(200)
@@ -601,9 +601,7 @@ def test_pods_that_are_deleted_free_their_slots_and_places() -> None:
 
 
 @pytest.mark.parametrize("is_reported", [True, False], ids=["held", "not reported yet"])
-def test_pod_whose_release_has_no_answer_waits_again_after_the_timeout(
-    *, is_reported: bool
-) -> None:
+def test_release_without_a_response_is_retried_after_the_timeout(*, is_reported: bool) -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -619,7 +617,7 @@ def test_pod_whose_release_has_no_answer_waits_again_after_the_timeout(
     assert cluster.plugin.slots.counts() == {"inline": (1, 0)}
 
 
-def test_release_without_success_returns_the_slot() -> None:
+def test_failed_release_frees_the_slot() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -633,7 +631,7 @@ def test_release_without_success_returns_the_slot() -> None:
     assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is None
 
 
-def test_definite_answer_returns_no_slot_of_an_earlier_release_without_one() -> None:
+def test_failed_retry_keeps_the_slot_of_an_unanswered_release() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -655,7 +653,7 @@ def test_definite_answer_returns_no_slot_of_an_earlier_release_without_one() -> 
     assert cluster.decider.reserve(b, cluster.now) is None
 
 
-def test_each_release_without_answer_may_still_be_carried_out() -> None:
+def test_each_unanswered_release_keeps_the_slot() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -675,7 +673,7 @@ def test_each_release_without_answer_may_still_be_carried_out() -> None:
     assert cluster.decider.reserve(b, cluster.now) is None
 
 
-def test_nothing_starts_before_the_pods_that_are_starting_are_known() -> None:
+def test_no_pod_starts_before_the_watch_has_synced() -> None:
     cluster = Cluster()
     cluster.create("a", "1")
     assert cluster.plugin.permit(cluster.pods["a"], CREATED_MS - 5) == Wait(
@@ -685,7 +683,7 @@ def test_nothing_starts_before_the_pods_that_are_starting_are_known() -> None:
     assert cluster.released == []
 
 
-def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
+def test_new_leader_counts_releases_of_the_former_leader() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.create("first", "1", owner="rs-2")
@@ -695,7 +693,7 @@ def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
         cluster.create(uid, "1")
     released = make_pod({KEY: "1"}, name="a", uid="a", owners=[_owned("rs-1")])
     cluster.pods["a"] = Pod.of(released)
-    cluster.decider.forget("a")  # the leader before has released it
+    cluster.decider.forget("a")  # the former leader has released it
 
     cluster.run(5)
     cluster.term, cluster.attempts, cluster.reports = 1, True, True
@@ -704,7 +702,7 @@ def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
     cluster.run(500)
     assert [uid for _, uid in cluster.released] == ["first"]
     assert len(cluster.stopped) == 1
-    cluster.stopped[0].on_delete(_paced(cluster.pods["a"], ready=False))  # no longer followed
+    cluster.stopped[0].on_delete(_paced(cluster.pods["a"], ready=False))  # no longer watched
     cluster.stopped[0].on_sync([])
     cluster.run(500)
     assert [uid for _, uid in cluster.released] == ["first"]
@@ -714,8 +712,8 @@ def test_new_leader_counts_what_its_watch_has_not_reported() -> None:
     assert [uid for _, uid in cluster.released] == ["first", "b"]
 
 
-def test_slot_of_an_earlier_term_has_to_be_free_still() -> None:
-    """The release of `a` had no answer, and another leader released `b` meanwhile."""
+def test_slot_reserved_in_an_earlier_term_is_rechecked() -> None:
+    """The release of `a` got no response, and then another leader released `b`."""
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -735,12 +733,12 @@ def test_slot_of_an_earlier_term_has_to_be_free_still() -> None:
     assert [uid for _, uid in cluster.released] == ["a"]
 
 
-def restored(cluster: Cluster, text: str, *, lasting: bool = False) -> list[str]:
-    """Release pods, then restore a backup of etcd in which all of them are held."""
+def restored(cluster: Cluster, text: str, *, still_starting: bool = False) -> list[str]:
+    """Release pods, then restore an etcd backup in which all of them are held."""
     uids = ["a", "b", "c"]
     for uid in uids:
         cluster.create(uid, text)
-    cluster.run(100 if lasting else 20_000)
+    cluster.run(100 if still_starting else 20_000)
     cluster._queue.clear()
     cluster.released.clear()
     cluster.ready.clear()
@@ -751,20 +749,20 @@ def restored(cluster: Cluster, text: str, *, lasting: bool = False) -> list[str]
     return uids
 
 
-@pytest.mark.parametrize("lasting", [False, True], ids=["ready", "starting"])
+@pytest.mark.parametrize("still_starting", [False, True], ids=["ready", "starting"])
 @pytest.mark.parametrize("first", ["watch of paced pods", "watch of held pods", "new term"])
 @pytest.mark.parametrize("text", ["2", "2/10s"])
-def test_pods_of_a_restored_backup_wait_for_their_slots_again(
-    text: str, first: str, *, lasting: bool
+def test_pods_restored_from_a_backup_wait_for_slots_again(
+    text: str, first: str, *, still_starting: bool
 ) -> None:
     cluster = Cluster()
-    uids = restored(cluster, text, lasting=lasting)
+    uids = restored(cluster, text, still_starting=still_starting)
     cluster.term += first == "new term"
     for uid in uids:
         if first == "watch of paced pods":
             cluster.plugin.slots.on_update(_paced(cluster.pods[uid], ready=False))
     for uid in uids:
-        cluster.see(uid)
+        cluster.observe(uid)
         cluster.attempt(uid)
     for uid in uids:
         cluster.report(uid)
@@ -775,11 +773,11 @@ def test_pods_of_a_restored_backup_wait_for_their_slots_again(
     if limits.starting is not None:
         assert cluster.most_starting() <= limits.starting
     else:
-        assert cluster.closest(2) >= limits.period_ms
+        assert cluster.shortest_interval(2) >= limits.period_ms
 
 
-def test_late_report_of_a_held_pod_frees_no_slot() -> None:
-    """The watch of held pods has reported that a leader before released it."""
+def test_stale_event_of_a_held_pod_does_not_free_its_slot() -> None:
+    """The watch of held pods has already reported its release by the former leader."""
     cluster = Cluster()
     cluster.create("a", "1")
     cluster.attempts = False
@@ -804,23 +802,23 @@ def test_late_report_of_a_held_pod_frees_no_slot() -> None:
     [
         ("1", "starts", ["a"]),
         ("1", "is ready", ["a", "b"]),
-        ("1", "is late", ["a", "b"]),
+        ("1", "times out", ["a", "b"]),
         ("1", "is deleted", ["a", "b"]),
         ("2/1h", "starts", ["a", "b"]),
     ],
 )
-def test_late_report_that_a_released_pod_is_held_changes_no_slot(
+def test_stale_held_state_of_a_released_pod_changes_no_slot(
     text: str, then: str, released: list[str]
 ) -> None:
-    """The watch of held pods is behind the watch of paced pods."""
+    """The watch of held pods lags behind the watch of paced pods."""
     cluster = Cluster()
-    cluster.gets_ready = lambda _uid: False
+    cluster.becomes_ready = lambda _uid: False
     cluster.create("a", text)
     held = cluster.pods["a"]
     cluster.run(100)
     if then == "is ready":
         cluster.make_ready("a")
-    elif then == "is late":
+    elif then == "times out":
         cluster.run(300_000)
     elif then == "is deleted":
         cluster.delete("a")
@@ -835,18 +833,18 @@ def test_late_report_that_a_released_pod_is_held_changes_no_slot(
     cluster.run(500)
 
     assert [uid for _, uid in cluster.released] == released
-    assert len(cluster.events) == (then == "is late")
+    assert len(cluster.events) == (then == "times out")
 
 
 @pytest.mark.parametrize("text", ["1", "1/10s"])
-def test_pod_that_is_forgotten_in_place_of_an_earlier_one_waits_again(text: str) -> None:
-    """The watch of held pods, which is late, reports the end of a pod of the same name."""
+def test_pod_forgotten_instead_of_its_predecessor_waits_again(text: str) -> None:
+    """A lagging watch of held pods reports the deletion of a pod with the same name."""
     cluster = Cluster()
     for uid in ("first", "again"):
         cluster.create(uid, text)
         cluster.run(100)
     cluster.decider.forget("again")
-    cluster.see("again")
+    cluster.observe("again")
     cluster.run(500)
     assert [uid for _, uid in cluster.released] == ["first"]
 
@@ -858,8 +856,8 @@ def test_pod_that_is_forgotten_in_place_of_an_earlier_one_waits_again(text: str)
         assert 10_000 <= again - first < 10_100
 
 
-def test_slot_of_a_pod_that_is_deleted_before_a_new_term_is_free() -> None:
-    """Its release had no answer, and no watch reports its end."""
+def test_slot_of_a_pod_deleted_before_a_new_term_is_free() -> None:
+    """Its release got no response, and no watch reports its deletion."""
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -876,8 +874,8 @@ def test_slot_of_a_pod_that_is_deleted_before_a_new_term_is_free() -> None:
 
 
 @pytest.mark.parametrize("is_first", [True, False], ids=["list", "release"])
-def test_held_pod_that_is_missing_in_a_list_has_no_slot(*, is_first: bool) -> None:
-    """Its release has no answer, and the watch of held pods is late."""
+def test_held_pod_missing_from_a_list_has_no_slot(*, is_first: bool) -> None:
+    """Its release got no response, and the watch of held pods lags."""
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -896,7 +894,7 @@ def test_held_pod_that_is_missing_in_a_list_has_no_slot(*, is_first: bool) -> No
     assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is None
 
 
-def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
+def test_pod_with_an_expired_slot_is_released_in_a_new_term() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -905,7 +903,7 @@ def test_pod_whose_slot_is_over_keeps_no_line_that_others_have_left() -> None:
         cluster.run(100)
         assert cluster.decider.reserve(cluster.pods[uid], cluster.now - 5) is None
     cluster.run(301_000)
-    cluster.see("a")
+    cluster.observe("a")
     cluster.term, cluster.attempts = 1, True
     cluster.attempt("a")
     cluster.run(500)
@@ -958,7 +956,7 @@ def start_once(groups: PaceGroups, now: int, text: str, **fields: Any) -> None:
     groups.retire(key, group)
 
 
-def test_groups_of_a_long_period_keep_their_releases_only() -> None:
+def test_idle_groups_keep_only_their_releases() -> None:
     now = CREATED_MS
     groups = PaceGroups(lambda: now)
 
@@ -979,7 +977,7 @@ def test_groups_of_a_long_period_keep_their_releases_only() -> None:
     assert len(groups) <= 601
 
 
-def test_namespace_with_very_many_paces_displaces_its_own_releases_only() -> None:
+def test_namespace_with_many_paces_evicts_only_its_own_releases() -> None:
     groups = PaceGroups(lambda: CREATED_MS)
     start_once(groups, CREATED_MS, "1/1m", namespace="other")
     for number in range(1, 10_001):
@@ -999,7 +997,7 @@ def test_namespace_with_very_many_paces_displaces_its_own_releases_only() -> Non
 
 
 class Unscanned(dict[str, int]):
-    """Entries that must be found by their key."""
+    """A dict that fails if it is iterated over."""
 
     def __iter__(self) -> Any:
         raise AssertionError
@@ -1007,7 +1005,7 @@ class Unscanned(dict[str, int]):
     items = values = __iter__
 
 
-def test_turn_does_not_depend_on_a_look_at_all_pods_that_are_starting() -> None:
+def test_due_time_is_found_without_scanning_all_starting_pods() -> None:
     group = PaceGroup()
     group.starting = Unscanned()
     ends = random.Random(1).sample(range(1_000), 100)
@@ -1022,7 +1020,7 @@ def test_turn_does_not_depend_on_a_look_at_all_pods_that_are_starting() -> None:
     assert {*late} == {f"p{n}" for n, end in enumerate(ends) if end <= 500 and n != 7}
 
 
-def test_each_group_is_settled_once_after_the_pods_of_a_list() -> None:
+def test_sync_settles_each_group_once_after_its_pods() -> None:
     cluster = Cluster()
     for number in range(20):
         cluster.create(f"p{number}", "20", owner=f"rs-{number % 2}")
@@ -1040,7 +1038,7 @@ def test_each_group_is_settled_once_after_the_pods_of_a_list() -> None:
     assert len(settled) == 20 + 2
 
 
-def test_leader_that_dies_between_reserving_and_patching_leaves_no_slot_behind() -> None:
+def test_leader_crash_between_reserve_and_patch_leaks_no_slot() -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -1078,9 +1076,9 @@ def test_pods_and_their_groups_are_forgotten() -> None:
     assert (slots._members, slots._held, slots._ended) == ({}, set(), set())
 
 
-def test_release_time_that_a_user_writes_moves_no_end() -> None:
+def test_forged_later_release_time_does_not_extend_the_timeout() -> None:
     cluster = Cluster()
-    cluster.gets_ready = lambda _uid: False
+    cluster.becomes_ready = lambda _uid: False
     cluster.create("stuck", "1")
     cluster.run(100)
     forged = {KEY: "1", RELEASED_ANNOTATION: "9999-01-01T00:00:00Z"}
@@ -1093,9 +1091,9 @@ def test_release_time_that_a_user_writes_moves_no_end() -> None:
     assert cluster.released[-1][0] - CREATED_MS < 301_000
 
 
-def test_earlier_release_time_that_a_user_writes_frees_no_slot() -> None:
+def test_forged_earlier_release_time_does_not_free_the_slot() -> None:
     cluster = Cluster()
-    cluster.gets_ready = lambda _uid: False
+    cluster.becomes_ready = lambda _uid: False
     cluster.now += 400_000
     for uid in ("starting", "next"):
         cluster.create(uid, "1")
@@ -1108,7 +1106,7 @@ def test_earlier_release_time_that_a_user_writes_frees_no_slot() -> None:
     assert [uid for _, uid in cluster.released] == ["starting"]
 
 
-def test_held_pods_that_are_deleted_are_no_releases() -> None:
+def test_deleted_held_pods_do_not_count_as_releases() -> None:
     cluster = Cluster()
     cluster.create("first", "1/1h")
     for number in range(4):
@@ -1125,8 +1123,8 @@ def test_held_pods_that_are_deleted_are_no_releases() -> None:
 
 @pytest.mark.parametrize("text", ["2", "2/1h"])
 @pytest.mark.parametrize("is_first", [True, False], ids=["paced pods", "held pods"])
-def test_pods_that_end_while_they_are_held_are_no_releases(text: str, *, is_first: bool) -> None:
-    """Pods with a finalizer, which PodGC marks as failed once they are deleted."""
+def test_held_pods_that_fail_do_not_count_as_releases(text: str, *, is_first: bool) -> None:
+    """PodGC marks deleted pods that have a finalizer as failed."""
     cluster = Cluster()
     cluster.create("first", "2", owner="rs-2")
     cluster.run(50)
@@ -1149,7 +1147,7 @@ def test_pods_that_end_while_they_are_held_are_no_releases(text: str, *, is_firs
     assert sorted(uid for _, uid in cluster.released) == ["a", "b", "first"]
 
 
-def test_pod_that_another_plugin_fails_for_keeps_no_slot() -> None:
+def test_pod_keeps_no_slot_if_another_plugin_fails() -> None:
     def fail(_pod: Pod, _now_ms: int) -> Permit:
         raise KeyError("x")
 
@@ -1170,7 +1168,7 @@ def test_pod_that_another_plugin_fails_for_keeps_no_slot() -> None:
     assert [uid for _, uid in cluster.released] == ["b"]
 
 
-def test_pod_whose_pace_is_changed_changes_the_line() -> None:
+def test_changed_pace_moves_a_waiting_pod_to_another_queue() -> None:
     cluster = Cluster()
     for uid in ("first", "second"):
         cluster.create(uid, "1")
@@ -1183,11 +1181,11 @@ def test_pod_whose_pace_is_changed_changes_the_line() -> None:
     assert len(cluster.released) == 2
 
 
-@pytest.mark.parametrize("is_released", [True, False], ids=["released", "called"])
-def test_pod_that_changes_the_line_leaves_its_slot_to_others(*, is_released: bool) -> None:
+@pytest.mark.parametrize("is_released", [True, False], ids=["released", "held"])
+def test_changed_pace_frees_the_slot_for_others(*, is_released: bool) -> None:
     cluster = Cluster(JVM_OF_ONE)
     cluster.now += 10
-    cluster.gets_ready = lambda _uid: False
+    cluster.becomes_ready = lambda _uid: False
     if not is_released:
         cluster.attempts = False
     for uid in ("first", "second"):
@@ -1214,7 +1212,7 @@ def test_pod_that_loses_its_pace_is_released_at_once() -> None:
         cluster.run(100)
     pod = make_pod(gates=[GATE], labels={KEY: "x"}, name="second", uid="second")
     cluster.pods["second"] = Pod.of(pod)
-    cluster.see("second")
+    cluster.observe("second")
     cluster.run(100)
     assert [uid for _, uid in cluster.released] == ["first", "second"]
 
@@ -1224,7 +1222,7 @@ def test_pod_that_loses_its_pace_is_released_at_once() -> None:
 
 
 @pytest.mark.parametrize("annotations", [{}, {KEY: "no"}], ids=["removed", "invalid"])
-def test_pod_without_a_valid_pace_keeps_no_other_from_its_slot(annotations: dict[str, str]) -> None:
+def test_pod_without_a_valid_pace_does_not_block_others(annotations: dict[str, str]) -> None:
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
@@ -1248,7 +1246,7 @@ def test_pod_with_an_invalid_pace_stays_held() -> None:
     assert isinstance(cluster.plugin.reserve(pod, CREATED_MS), Wait)
 
 
-def test_outside_the_controller_the_limit_is_the_reason() -> None:
+def test_limits_are_the_reason_outside_the_controller() -> None:
     pod = Pod.of(make_pod({KEY: "4,10/1m"}, gates=[GATE]))
     reason = "at most 4 starting, at most 10 in 1m"
     assert plugin_of().permit(pod, CREATED_MS) == Wait(reason=reason)

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` makes of what it reads: every finding that is not well has a cure."""
+"""`holdfast doctor` findings: every finding that is not OK has a cure."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ LEADER, DEAD = ("pod-1", NOW_MS + 5 * SECOND), ("pod-1", NOW_MS - 3 * SECOND)
 PROBLEM, WARNING = Level.PROBLEM, Level.WARNING
 
 
-def waiting(due_ms: int | None) -> HeldPodSummary:
+def held_pod(due_ms: int | None) -> HeldPodSummary:
     return HeldPodSummary("shop", "web-0", ("delay=1h",), (GATE,), NOW_MS - HOUR, due_ms)
 
 
-LATE = waiting(NOW_MS - 6 * SECOND)
+LATE = held_pod(NOW_MS - 6 * SECOND)
 
 
 def served(not_after: datetime | None = GOOD, *, trusted: bool = True) -> Iterable[Finding]:
@@ -35,7 +35,7 @@ def ca(not_after: datetime | None) -> Finding:
     return diagnosis.ca("pods (mutating)", 1, not_after, NOW_MS)
 
 
-def test_all_is_well() -> None:
+def test_healthy_installation_is_ok() -> None:
     findings = [
         diagnosis.clock(0.2),
         *diagnosis.date(0.0),
@@ -61,18 +61,22 @@ def test_all_is_well() -> None:
             next(diagnosis.date(29.4)), WARNING, "clock", "Date of responses is 29.4s", id="Date"
         ),
         pytest.param(
-            diagnosis.webhooks([]), PROBLEM, "webhooks", "no mutating and no validating", id="none"
+            diagnosis.webhooks([]),
+            PROBLEM,
+            "webhooks",
+            "no mutating and no validating",
+            id="no webhooks",
         ),
         pytest.param(
             diagnosis.webhooks(["mutating"]),
             PROBLEM,
             "webhooks",
             "invalid values are accepted",
-            id="half",
+            id="no validating webhook",
         ),
-        pytest.param(ca(OLD), PROBLEM, "caBundle", "expired at", id="old CA"),
+        pytest.param(ca(OLD), PROBLEM, "caBundle", "expired at", id="expired CA"),
         pytest.param(ca(None), PROBLEM, "caBundle", "no certificate", id="no CA"),
-        pytest.param(ca(SOON), WARNING, "caBundle", "valid until", id="CA"),
+        pytest.param(ca(SOON), WARNING, "caBundle", "valid until", id="expiring CA"),
         pytest.param(
             diagnosis.server("Service a/b", 0),
             PROBLEM,
@@ -81,14 +85,14 @@ def test_all_is_well() -> None:
             id="no server",
         ),
         pytest.param(
-            next(iter(served(OLD))), PROBLEM, "certificate", "expired", id="old certificate"
+            next(iter(served(OLD))), PROBLEM, "certificate", "expired", id="expired certificate"
         ),
         pytest.param(
             [*served(trusted=False)][1],
             PROBLEM,
             "certificate",
             "issued the certificate of Service a/b",
-            id="another CA's",
+            id="issued by another CA",
         ),
         pytest.param(
             diagnosis.leader(None, [], "start it", NOW_MS),
@@ -105,7 +109,7 @@ def test_all_is_well() -> None:
             id="no leader for overdue pods",
         ),
         pytest.param(
-            diagnosis.leader(DEAD, [waiting(None)], "start it", NOW_MS),
+            diagnosis.leader(DEAD, [held_pod(None)], "start it", NOW_MS),
             PROBLEM,
             "leader",
             "expired 3s ago; 1 held pod waits",
@@ -116,7 +120,7 @@ def test_all_is_well() -> None:
             PROBLEM,
             "leader",
             "0s",
-            id="given up",
+            id="released Lease",
         ),
         pytest.param(
             diagnosis.dev([LATE], "start it", NOW_MS),
@@ -137,21 +141,21 @@ def test_all_is_well() -> None:
             PROBLEM,
             "KubeVirt",
             "no account cnv",
-            id="VMs",
+            id="missing KubeVirt account",
         ),
         pytest.param(
             [*installation.virt_controllers([("a", True), ("b", True)])][-1],
             WARNING,
             "KubeVirt",
             "2 KubeVirt objects; the oldest counts",
-            id="two KubeVirts",
+            id="two KubeVirt objects",
         ),
         pytest.param(
             next(diagnosis.freezes([Freeze("shop", "x")])),
             WARNING,
             "freezes",
             "namespace shop is frozen: x",
-            id="a freeze",
+            id="freeze",
         ),
         pytest.param(
             [*diagnosis.freezes([Freeze(f"n{number}", "x") for number in range(9)])][-1],
@@ -165,7 +169,7 @@ def test_all_is_well() -> None:
             PROBLEM,
             "permissions",
             "holdfast-controller may not list jobs.batch: some wait",
-            id="a kind that is not followed",
+            id="kind that cannot be listed",
         ),
         pytest.param(
             diagnosis.unread("leader", "no permission"),
@@ -176,7 +180,9 @@ def test_all_is_well() -> None:
         ),
     ],
 )
-def test_a_finding(found: Finding, level: Level, about: str, text: str) -> None:
+def test_finding_has_level_text_and_cure(
+    found: Finding, level: Level, about: str, text: str
+) -> None:
     assert (found.level, found.about) == (level, about)
     assert text in found.text
     assert found.cure
@@ -202,5 +208,5 @@ def test_missing_certificate_is_one_finding() -> None:
         pytest.param(NOW_MS - SECOND, id="just now"),
     ],
 )
-def test_pods_that_are_not_overdue(due_ms: int | None) -> None:
-    assert diagnosis.held([waiting(due_ms)], NOW_MS).level is Level.OK
+def test_pods_that_are_not_overdue_are_ok(due_ms: int | None) -> None:
+    assert diagnosis.held([held_pod(due_ms)], NOW_MS).level is Level.OK

@@ -1,4 +1,4 @@
-"""`holdfast doctor` gives commands that work, and restarts only a Deployment that exists."""
+"""`holdfast doctor` suggests working commands, and restarts only an existing Deployment."""
 
 import json
 
@@ -18,7 +18,7 @@ from holdfast.webhook.report.doctor.installation import Runs
     ],
     ids=lambda one: getattr(one, "name", ""),
 )
-def test_how_to_start_the_controller(runs: Runs, advice: str) -> None:
+def test_start_advice_depends_on_how_the_controller_runs(runs: Runs, advice: str) -> None:
     text = installation.start(runs, "apart")
 
     assert advice in text
@@ -28,11 +28,11 @@ def test_how_to_start_the_controller(runs: Runs, advice: str) -> None:
 @pytest.mark.parametrize(
     ("length", "levels"), [(0, []), (79, [Level.OK]), (80, [Level.WARNING]), (101, [Level.WARNING])]
 )
-def test_size(length: int, levels: list[Level]) -> None:
+def test_size_level(length: int, levels: list[Level]) -> None:
     assert [one.level for one in installation.size(length, 100, "bytes")] == levels
 
 
-def test_kept_pods_and_the_command_that_frees_them() -> None:
+def test_kept_pods_finding_suggests_a_patch_command() -> None:
     found = installation.kept("shop", ["db-1", "db-2"], terminating=True)
     command, patch = found.cure.rstrip("'").split(" -p '")
 
