@@ -15,7 +15,7 @@ from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
 from holdfast.webhook.plugins.pace.groups import PacedPod
 from tests.support.builders import CREATED_MS, HOUR, SECOND, held, instant, make_decider
-from tests.unit.controller.test_controller import World, namespace
+from tests.unit.controller.world import World, namespace
 
 SHOP, OTHER = ("shop", "web"), ("other", "web")
 
