@@ -11,7 +11,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.pace.args import KEY
 from holdfast.webhook.plugins.pace.slots import GATE
 from tests.support.builders import CREATED_MS, make_pod
-from tests.unit.plugins.pace.cluster import Cluster, owned_by, paced_pod
+from tests.unit.plugins.pace.cluster import Cluster, manual_cluster, owned_by, paced_pod
 
 
 def test_no_pod_starts_before_the_watch_has_synced() -> None:
@@ -217,12 +217,7 @@ def test_slot_of_a_pod_deleted_before_a_new_term_is_free() -> None:
 @pytest.mark.parametrize("is_first", [True, False], ids=["list", "release"])
 def test_held_pod_missing_from_a_list_has_no_slot(*, is_first: bool) -> None:
     """Its release got no response, and the watch of held pods lags."""
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    for uid in ("a", "b"):
-        cluster.create(uid, "1")
-        cluster.run(100)
+    cluster = manual_cluster("a", "b")
     slots, deleted = cluster.plugin.slots, cluster.pods.pop("a")
     assert slots.watch is not None
     if is_first:

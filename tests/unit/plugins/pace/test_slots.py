@@ -24,6 +24,7 @@ from tests.unit.plugins.pace.cluster import (
     JVM_LIMITS,
     JVM_OF_ONE,
     Cluster,
+    manual_cluster,
     owned_by,
     paced_pod,
     plugin_of,
@@ -203,12 +204,7 @@ def test_release_without_a_response_is_retried_after_the_timeout(*, is_reported:
 
 
 def test_failed_release_frees_the_slot() -> None:
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    for uid in ("a", "b"):
-        cluster.create(uid, "1")
-        cluster.run(50)
+    cluster = manual_cluster("a", "b")
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now) is None
     assert cluster.decider.reserve(cluster.pods["b"], cluster.now) is not None
 
@@ -217,12 +213,7 @@ def test_failed_release_frees_the_slot() -> None:
 
 
 def test_failed_retry_keeps_the_slot_of_an_unanswered_release() -> None:
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    for uid in ("a", "b"):
-        cluster.create(uid, "1")
-        cluster.run(50)
+    cluster = manual_cluster("a", "b")
     a, b = cluster.pods["a"], cluster.pods["b"]
     assert cluster.decider.reserve(a, cluster.now) is None
     cluster.run(11_000)
@@ -239,12 +230,7 @@ def test_failed_retry_keeps_the_slot_of_an_unanswered_release() -> None:
 
 
 def test_each_unanswered_release_keeps_the_slot() -> None:
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    for uid in ("a", "b"):
-        cluster.create(uid, "1")
-        cluster.run(50)
+    cluster = manual_cluster("a", "b")
     a, b = cluster.pods["a"], cluster.pods["b"]
     for _ in range(6):
         assert cluster.decider.reserve(a, cluster.now) is None
@@ -405,12 +391,7 @@ def test_pod_that_loses_its_pace_is_released_at_once() -> None:
 
 @pytest.mark.parametrize("annotations", [{}, {KEY: "no"}], ids=["removed", "invalid"])
 def test_pod_without_a_valid_pace_does_not_block_others(annotations: dict[str, str]) -> None:
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    for uid in ("a", "b"):
-        cluster.create(uid, "1")
-        cluster.run(100)
+    cluster = manual_cluster("a", "b")
     cluster.attempts = True
     pod = make_pod(annotations, gates=[GATE], name="a", uid="a", owners=[owned_by("rs-1")])
     cluster.plugin.permit(Pod.of(pod), CREATED_MS)
