@@ -238,12 +238,12 @@ SLOW = NamedPace(name="slow", rate="1/1h", scope="owner")
 JVM_OF_ONE = NamedPace(name="jvm", max_starting=1)
 
 
-def manual_cluster(*uids: str) -> Cluster:
-    """Return a cluster with held pods of the pace "1" that only the test releases."""
+def manual_cluster(*uids: str, pace: str = "1") -> Cluster:
+    """Return a cluster with held pods of a pace that only the test releases."""
     cluster = Cluster()
     cluster.attempts = False
     cluster.now += 10
     for uid in uids:
-        cluster.create(uid, "1")
+        cluster.create(uid, pace)
         cluster.run(100)
     return cluster

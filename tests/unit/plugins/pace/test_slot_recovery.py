@@ -55,12 +55,7 @@ def test_new_leader_counts_releases_of_the_former_leader() -> None:
 
 def test_slot_reserved_in_an_earlier_term_is_rechecked() -> None:
     """The release of `a` got no response, and then another leader released `b`."""
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    for uid in ("a", "b"):
-        cluster.create(uid, "1")
-    cluster.run(100)
+    cluster = manual_cluster("a", "b")
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     cluster.pods["b"] = Pod.of(make_pod({KEY: "1"}, name="b", uid="b", owners=[owned_by("rs-1")]))
     cluster.decider.forget("b")

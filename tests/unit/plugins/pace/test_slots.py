@@ -75,12 +75,7 @@ def test_releases_keep_up_with_the_rate() -> None:
 
 
 def test_release_delayed_by_a_webhook_counts_from_its_end() -> None:
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    for uid in ("a", "b"):
-        cluster.create(uid, "1/10s")
-    cluster.run(100)
+    cluster = manual_cluster("a", "b", pace="1/10s")
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     recorded = durations.canonical_instant(cluster.now - 5)
     cluster.attempts = True
