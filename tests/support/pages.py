@@ -37,7 +37,7 @@ class Elsewhere:
 
 
 _STICKY = "tests/e2e/test_sticky.py"
-_GUARD = "tests/e2e/test_guard.py"
+_HOLDS = "tests/e2e/guard/test_holds.py"
 _NODE = "tests/node/installation.py"
 _INSTALLED = "tests/node/test_installation.py"
 _INSTALLED_HERE = "tests/e2e/installed.py"
@@ -116,16 +116,20 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             Elsewhere(r"kubectl apply -k manifests/rbac", "tests/e2e/accounts.py", '"rbac"'),
             Elsewhere(r"kubectl apply -k manifests/guard", _INSTALLED_HERE, '"guard"'),
             Elsewhere(r"holdfast policies", "tests/unit/policies/test_pods.py", '"policies"'),
-            Elsewhere(r"kubectl create rolebinding", _GUARD, '"rolebinding"'),
+            Elsewhere(r"kubectl create rolebinding", _HOLDS, '"rolebinding"'),
             Elsewhere(r"kubectl auth can-i", "tests/node/installation.py", "can-i"),
             Elsewhere(
                 r"kubectl (annotate|patch|get) pod",
-                _GUARD,
+                _HOLDS,
                 "test_developer_cannot_release_or_change_a_hold",
             ),
         ),
         "docs/how-to/approve.md": (
-            Elsewhere(r"kubectl create rolebinding", _GUARD, "holdfast-approver"),
+            Elsewhere(
+                r"kubectl create rolebinding",
+                "tests/e2e/guard/test_approval.py",
+                "holdfast-approver",
+            ),
         ),
         "docs/how-to/freeze.md": (
             Elsewhere(r"holdfast (freeze|thaw) --all", "tests/e2e/test_freeze.py", '"--all"'),

@@ -1,0 +1,247 @@
+"""What the controller may do with webhook configurations."""
+
+from typing import Any
+
+import pytest
+import yaml
+
+from holdfast.webhook.framework.profiles import Selectors
+from holdfast.webhook.policies.builder import InstallationNames, make_binding
+from holdfast.webhook.policies.webhooks import webhooks_policy
+from holdfast.webhook.registration.configurations import NOT_YET
+from tests.e2e.guard.cluster import CONTROLLER, Guarded
+from tests.e2e.guard.webhooks import (
+    EXCLUDING_SELECTOR,
+    EXISTS,
+    EXPRESSIONS,
+    IN,
+    KINDS,
+    METADATA_NAME,
+    OTHER_NAME,
+    OTHER_NAMESPACES,
+    OTHER_SERVICE,
+    REJECTED_WEBHOOKS,
+    SERVICE,
+    and_also,
+    configuration,
+    rule,
+)
+from tests.e2e.kubectl_user import refusal
+from tests.e2e.namespace import Namespace, Object
+
+pytestmark = pytest.mark.xdist_group("guard")
+
+LABEL = {"app.kubernetes.io/name": "holdfast"}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("change", "what"), REJECTED_WEBHOOKS.values(), ids=REJECTED_WEBHOOKS)
+def test_controller_cannot_register_other_webhooks(
+    guarded: Guarded, shared: Namespace, kind: str, change: dict[str, Any], what: str
+) -> None:
+    controller = guarded.controller(shared)
+    message = refusal(controller.create, configuration(kind, **change))
+    assert f"'holdfast-controller-webhooks' denied request: {CONTROLLER} {what}" in message
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_controller_may_update_only_its_webhook_configurations(
+    guarded: Guarded, shared: Namespace, kind: str
+) -> None:
+    """An empty list is permitted too: a condition of `false` has the same effect."""
+    controller = guarded.controller(shared)
+    ours, theirs = configuration(kind), configuration(kind, "others")
+    ours["webhooks"][0]["rules"] += [
+        rule(apiGroups=["apps"], resources=["deployments", "statefulsets", "daemonsets"]),
+        rule(apiGroups=["batch"], resources=["jobs", "cronjobs"]),
+        rule(apiGroups=["kubevirt.io"], resources=["virtualmachines"]),
+    ]
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(theirs))
+    controller.create({**ours, "webhooks": []}, dry_run=False)
+    evil = {"url": "https://evil.example.com/x"}
+    more = and_also(METADATA_NAME, "kube-system", "gke-managed-cim", "gmp-public")  # as GKE does
+    everywhere = {**ours["webhooks"][0], "name": "templates.holdfast.dev", "namespaceSelector": {}}
+
+    def replace(made: Object) -> str:
+        return controller.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(made))
+
+    replace(ours)
+    replace({**ours, "webhooks": [{**one, "namespaceSelector": more} for one in ours["webhooks"]]})
+    assert OTHER_SERVICE in refusal(replace, configuration(kind, client=evil))
+    second = {**ours, "webhooks": [*ours["webhooks"], everywhere]}
+    assert OTHER_NAMESPACES in refusal(replace, second)
+    assert OTHER_NAME in refusal(replace, theirs)
+    assert OTHER_NAME in refusal(controller.kubectl, "delete", kind, "others")
+    assert OTHER_NAME in refusal(controller.kubectl, "delete", kind, "--all")
+    assert refusal(controller.kubectl, "get", kind, "others") == ""
+    shared.plane.kubectl("delete", kind, "others", "holdfast", "--ignore-not-found")
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [
+        {
+            "ownerReferences": [
+                {"apiVersion": "v1", "kind": "Namespace", "name": "gone", "uid": "gone"}
+            ]
+        },
+        {"finalizers": ["example.com/never"]},
+        {"annotations": {"cert-manager.io/inject-ca-from": "evil/evil"}},
+        {"labels": {"argocd.argoproj.io/instance": "evil"}},
+    ],
+    ids=lambda metadata: next(iter(metadata)),
+)
+@pytest.mark.parametrize("kind", KINDS)
+def test_controller_cannot_change_metadata_of_its_configurations(
+    guarded: Guarded, shared: Namespace, kind: str, metadata: Object
+) -> None:
+    """An admin may: with an owner that does not exist, the garbage collector deletes them."""
+    controller, ours = guarded.controller(shared), configuration(kind)
+    changed = {**ours, "metadata": {**ours["metadata"], **metadata}}
+    with_label = {**ours, "metadata": {**ours["metadata"], "labels": LABEL}}
+    refused = "may not change ownerReferences, finalizers, annotations or labels"
+
+    def replaced(made: Object) -> str:
+        text = yaml.safe_dump(made)
+        return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
+
+    try:
+        shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(ours))
+        assert refused in replaced(changed)
+        assert replaced(with_label) == ""  # its own
+        shared.plane.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(changed))
+        if "ownerReferences" in metadata:
+            shared.eventually(lambda: refusal(shared.plane.kubectl, "get", kind, "holdfast"))
+            return
+        assert refused in replaced(ours)
+        assert replaced(changed) == ""
+    finally:
+        patch = '{"metadata": {"finalizers": null}}'
+        refusal(shared.plane.kubectl, "patch", kind, "holdfast", "--type=merge", f"-p={patch}")
+        shared.plane.kubectl("delete", "--ignore-not-found", kind, "holdfast")
+
+
+def added(made: Object, value: str) -> Object:
+    """Return a configuration with an admin's additions of every kind."""
+    condition = {"name": "mine", "expression": f"'{value}' != ''"}
+    selecting = {
+        "matchConditions": [NOT_YET, condition],
+        "objectSelector": {
+            "matchLabels": {"nobody": value},
+            "matchExpressions": [{"key": value, "operator": "Exists"}],
+        },
+        "namespaceSelector": {**and_also("team", value), "matchLabels": {"nobody": "a"}},
+    }
+    (webhook,) = made["webhooks"]
+    ours, theirs = ({**webhook, **selecting}, {**webhook, "name": f"{value}.example.com"})
+    return {**made, "webhooks": [ours, theirs]}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_controller_may_keep_or_remove_an_admins_additions(
+    guarded: Guarded, shared: Namespace, kind: str
+) -> None:
+    """Otherwise it could not renew the caBundle."""
+    controller = guarded.controller(shared)
+    ours = configuration(kind)
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(added(ours, "a")))
+
+    def replace(made: Object) -> str:
+        text = yaml.safe_dump(made)
+        return controller.kubectl("replace", "--dry-run=server", "-f", "-", stdin=text)
+
+    renewed = added(ours, "a")
+    for webhook in renewed["webhooks"]:
+        webhook["clientConfig"] = {**SERVICE, "caBundle": "LS0tLS0="}
+    try:
+        assert [refusal(replace, made) for made in (renewed, ours)] == ["", ""]
+        changed = added(ours, "b")["webhooks"]
+        one, other = renewed["webhooks"]
+        both = [*one["namespaceSelector"]["matchExpressions"], IN]
+        for selector in (changed[0]["namespaceSelector"], {"matchExpressions": both}):
+            made = {**ours, "webhooks": [{**one, "namespaceSelector": selector}, other]}
+            assert f"may not add or change {EXPRESSIONS} of webhooks" in refusal(replace, made)
+        for field in ("matchConditions", "objectSelector"):
+            made = {**ours, "webhooks": [{**one, field: changed[0][field]}, other]}
+            assert f"{CONTROLLER} may " in refusal(replace, made), field
+        another = {**ours, "webhooks": [*renewed["webhooks"], changed[1]]}
+        assert "may only register webhooks named" in refusal(replace, another)
+    finally:
+        shared.plane.kubectl("delete", kind, "holdfast")
+
+
+def test_controller_may_write_only_configured_selectors(
+    guarded: Guarded, shared: Namespace
+) -> None:
+    """Another account's policy, for another configuration."""
+    labels = [{"matchLabels": {"a": "b"}, "matchExpressions": [one]} for one in (IN, EXISTS)]
+    where = InstallationNames(account="other")
+    made = webhooks_policy("configured", ["pods.holdfast.dev"], where, Selectors(*labels))
+    guarded.plane.kubectl(
+        "create", "-f", "-", stdin=yaml.safe_dump_all([made, make_binding("configured")])
+    )
+    guarded.plane.kubectl(
+        *("create", "clusterrolebinding", "other", "--clusterrole=far-too-much"),
+        f"--user={where.controller}",
+    )
+    (ours,) = EXCLUDING_SELECTOR["matchExpressions"]
+    namespaces = {**labels[0], "matchExpressions": [ours, IN]}
+    user = guarded.user(shared, where.controller)
+
+    def created(name: str = "pods.holdfast.dev", **selectors: Object) -> str:
+        made = configuration(KINDS[0], namespaces=namespaces)
+        made["webhooks"][0] |= {"objectSelector": labels[1], "name": name, **selectors}
+        return refusal(user.create, made)
+
+    more = {"key": "more", "operator": "Exists"}
+    shared.eventually(lambda: "may only register" in created(name="b.example.com"))
+    assert created() == created(namespaceSelector=EXCLUDING_SELECTOR, objectSelector={}) == ""
+    for place, selector in {"namespaceSelector": namespaces, "objectSelector": labels[1]}.items():
+        for field, value in {
+            "matchLabels": {"a": "b", "c": "d"},
+            "matchExpressions": [*selector["matchExpressions"], more],
+        }.items():
+            changed: Object = {**selector, field: value}
+            message = created("pods.holdfast.dev", **{place: changed})
+            assert f"may not add or change {place}.{field} of webhooks" in message
+    guarded.plane.kubectl("delete", "validatingadmissionpolicybinding", "configured")
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_controller_works_alongside_an_admins_webhook(
+    guarded: Guarded, shared: Namespace, kind: str
+) -> None:
+    """The admin's webhook is protected, and the controller can still renew its own caBundle."""
+    controller, ours = guarded.controller(shared), configuration(kind)
+    (webhook,) = ours["webhooks"]
+    theirs = {
+        **webhook,
+        "name": "theirs.example.com",
+        "clientConfig": {"url": "https://theirs.example.com/check"},
+        "rules": [{**webhook["rules"][0], "operations": ["*"], "resources": ["nodes"]}],
+        "namespaceSelector": {},
+        "failurePolicy": "Ignore",
+        "matchConditions": [NOT_YET],
+    }
+    made = {**ours, "webhooks": [webhook, theirs]}
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(made))
+
+    def replaced(*webhooks: Object) -> str:
+        text = yaml.safe_dump({**ours, "webhooks": list(webhooks)})
+        return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
+
+    renewed = {**webhook, "clientConfig": {**SERVICE, "caBundle": "LS0tLS0="}}
+    elsewhere = {**theirs, "clientConfig": {"url": "https://evil.example.com/check"}}
+    try:
+        assert replaced(renewed, theirs) == replaced(renewed) == ""
+        assert OTHER_SERVICE in replaced(renewed, elsewhere)
+        assert OTHER_SERVICE in replaced(renewed, {**theirs, "name": "more.example.com"})
+    finally:
+        shared.plane.kubectl("delete", kind, "holdfast")
+
+
+def test_guard_does_not_limit_other_users_webhooks(shared: Namespace) -> None:
+    for kind in KINDS:
+        for change, _ in REJECTED_WEBHOOKS.values():
+            made = yaml.safe_dump(configuration(kind, **change))
+            shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=made)
