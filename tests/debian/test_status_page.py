@@ -15,8 +15,8 @@ from controlplane.launcher import ControlPlane
 from controlplane.ports import free_ports
 from demo.command import Command
 from tests.debian.chromium import Tab, chromium
+from tests.e2e.cli.commands import CRDS
 from tests.e2e.namespace import Namespace, gates, pod
-from tests.e2e.test_cli import CRDS
 
 PICTURES = Path(os.environ.get("HOLDFAST_PICTURES", "build/pictures"))
 MINUTES = (5, 9, 9, 10, 10, 10, 22, 22, 35, 48, 48, 56)

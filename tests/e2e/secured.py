@@ -1,6 +1,6 @@
 """Holdfast as installed by its manifests, its stolen tokens, and restricted namespaces.
 
-Fixtures of tests/e2e/test_privilege.py.
+For tests/e2e/privilege.
 """
 
 import json

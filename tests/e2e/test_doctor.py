@@ -16,9 +16,9 @@ import pytest
 from holdfast.certs import authority
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.certificate_secrets import CA, LEAF
+from tests.e2e.cli.commands import Cli
 from tests.e2e.installed import KINDS, SERVICE, Installation, port
 from tests.e2e.namespace import Object, pod
-from tests.e2e.test_cli import Cli
 
 pytestmark = pytest.mark.xdist_group("installed")
 

@@ -11,8 +11,8 @@ import pytest
 from demo.command import Command
 from tests.e2e import short_intervals
 from tests.e2e.accounts import NAMESPACE, controller_kubeconfig
+from tests.e2e.cli.commands import Cli
 from tests.e2e.namespace import Namespace, gates, pod, seconds
-from tests.e2e.test_cli import Cli
 from tests.e2e.test_leader import metric
 from tests.e2e.test_release import controller, gated
 

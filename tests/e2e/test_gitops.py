@@ -13,9 +13,9 @@ import yaml
 
 from holdfast.webhook.kube.patching import FIELD_MANAGER
 from tests.e2e.accounts import MANIFESTS
+from tests.e2e.cli.commands import CRDS, Cli
 from tests.e2e.installed import KINDS, Installation, empty_configurations
 from tests.e2e.namespace import Object
-from tests.e2e.test_cli import CRDS, Cli
 
 pytestmark = pytest.mark.xdist_group("installed")
 

@@ -10,8 +10,8 @@ import yaml
 
 from docs import transcript
 from docs.transcript import Session
+from tests.e2e.cli.commands import CRDS
 from tests.e2e.namespace import Namespace, pod
-from tests.e2e.test_cli import CRDS
 from tests.support import pages
 from tests.support.pages import ROOT, RUN
 

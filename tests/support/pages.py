@@ -36,7 +36,7 @@ class Elsewhere:
     evidence: str
 
 
-_STICKY = "tests/e2e/test_sticky.py"
+_STICKY = "tests/e2e/sticky"
 _HOLDS = "tests/e2e/guard/test_holds.py"
 _NODE = "tests/node/installation.py"
 _INSTALLED = "tests/node/test_installation.py"
@@ -58,7 +58,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         ),
         "docs/start.md": (Elsewhere(r"make up$", "tests/e2e/test_demo.py", "make_up"),),
         "docs/how-to/inspect-and-release.md": (
-            Elsewhere(r"holdfast doctor", "tests/e2e/test_cli.py", '"doctor"'),
+            Elsewhere(r"holdfast doctor", "tests/e2e/cli/test_doctor.py", '"doctor"'),
             Elsewhere(
                 r"kubectl .* port-forward", "tests/node/test_installation.py", "port-forward"
             ),
@@ -136,17 +136,27 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
         ),
         "docs/how-to/sticky-vms.md": (
             Elsewhere(
-                r"kubectl (apply|delete|get (?!.*\| sh$)|taint|wait) ?", _STICKY, "20_times_of_20"
+                r"kubectl (apply|delete|get (?!.*\| sh$)|taint|wait) ?",
+                f"{_STICKY}/test_records.py",
+                "20_times_of_20",
             ),
             Elsewhere(
                 r"kubectl annotate vm db .*node=node",
-                _STICKY,
+                f"{_STICKY}/test_user_changes.py",
                 "test_user_moves_a_vm_and_clears_its_record",
             ),
-            Elsewhere(r"kubectl annotate vm db .*sticky=false", _STICKY, "sticky=true"),
-            Elsewhere(r"kubectl (un)?cordon", _STICKY, "test_vm_waits_for_its_node"),
+            Elsewhere(
+                r"kubectl annotate vm db .*sticky=false",
+                f"{_STICKY}/test_before_holdfast.py",
+                "sticky=true",
+            ),
+            Elsewhere(
+                r"kubectl (un)?cordon",
+                f"{_STICKY}/test_unavailable_nodes.py",
+                "test_vm_waits_for_its_node",
+            ),
             Elsewhere(r"kubectl get .*\| sh$", "tests/e2e/test_pages.py", "sticky-vms.md"),
-            Elsewhere(r"holdfast sticky list", _STICKY, "(differs)"),
+            Elsewhere(r"holdfast sticky list", f"{_STICKY}/test_migrations.py", "(differs)"),
         ),
         "docs/reference/cli.md": (
             Elsewhere(

@@ -1,0 +1,1 @@
+"""The commands for users, against a real control plane."""

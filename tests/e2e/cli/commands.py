@@ -1,0 +1,108 @@
+"""Run commands as a user would."""
+
+import fcntl
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+from collections.abc import Iterator
+from pathlib import Path
+
+import yaml
+
+from tests.e2e.namespace import Namespace, Object, definition, pod
+
+GATE = "holdfast.dev/delay"
+CRDS = [
+    definition("kubevirt.io", "v1", "VirtualMachine", "vm"),
+    definition("kubevirt.io", "v1", "VirtualMachineInstance", "vmi"),
+]
+VM: Object = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine"}
+
+
+class Cli:
+    """Runs `holdfast` as a user would, with a kubeconfig."""
+
+    def __init__(self, kubeconfig: Path, namespace: str) -> None:
+        self._kubeconfig = kubeconfig
+        self._namespace = namespace
+
+    def run(
+        self, *arguments: str, stdin: str | None = None, module: str = "webhook"
+    ) -> subprocess.CompletedProcess[str]:
+        return subprocess.run(
+            [sys.executable, "-m", module, *arguments],
+            input=stdin if stdin is not None else "",
+            capture_output=True,
+            text=True,
+            check=False,
+            env=self._environment(),
+            timeout=120,
+        )
+
+    def output(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run a command in the namespace, check that it succeeds, and return its output."""
+        done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def error(self, *arguments: str, stdin: str | None = None) -> str:
+        """Run a command in the namespace, check that it fails, and return its one-line error."""
+        done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
+        assert done.returncode == 1, (done.stdout, done.stderr)
+        (line,) = (each for each in done.stderr.splitlines() if not each.startswith("note: "))
+        assert line.startswith(("Error: ", "Error from server ("))
+        return line
+
+    def terminal(self, *arguments: str, columns: int = 80, **variables: str) -> Iterator[str]:
+        """Run a command on a terminal, and yield its output as it arrives."""
+        ours, theirs = pty.openpty()
+        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+        process = subprocess.Popen(
+            [sys.executable, "-m", "holdfast.webhook", *arguments, "-n", self._namespace],
+            stdin=theirs,
+            stdout=theirs,
+            stderr=theirs,
+            env={**self._environment(), "TERM": "xterm-256color", **variables},
+            start_new_session=True,
+        )
+        os.close(theirs)
+        try:
+            while select.select([ours], [], [], 60)[0]:
+                try:
+                    read = os.read(ours, 1 << 16)
+                except OSError:  # end of file on a Linux terminal
+                    return
+                yield read.decode(errors="replace")
+        finally:
+            process.terminate()
+            process.wait()
+            os.close(ours)
+
+    def _environment(self) -> dict[str, str]:
+        kept = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}}
+        return {**kept, "KUBECONFIG": str(self._kubeconfig)}
+
+
+def user(ns: Namespace, name: str, folder: Path, *roles: str) -> Cli:
+    """Create a ServiceAccount with these ClusterRoles in the namespace, and return its Cli."""
+    ns.kubectl("create", "serviceaccount", name)
+    for role in roles:
+        account = f"--serviceaccount={ns.namespace}:{name}"
+        ns.kubectl("create", "rolebinding", f"{name}-{role}", f"--clusterrole={role}", account)
+    token = ns.kubectl("create", "token", name).strip()
+    config = yaml.safe_load(ns.plane.kubeconfig.read_text())
+    config["users"] = [{"name": one["name"], "user": {"token": token}} for one in config["users"]]
+    path = folder / f"{name}.kubeconfig"
+    path.write_text(yaml.safe_dump(config))
+    return Cli(path, ns.namespace)
+
+
+def hold(ns: Namespace, *names: str, delay: str = "1h", **labels: str) -> None:
+    for name in names:
+        manifest = pod(name, {"delay": delay})
+        manifest["metadata"]["labels"] = labels
+        ns.apply(manifest)

@@ -1,0 +1,185 @@
+"""`holdfast list`, and how all commands print."""
+
+import json
+import os
+import re
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.e2e.cli.commands import GATE, Cli, hold
+from tests.e2e.namespace import Namespace, pod
+
+LIST_SECONDS = 3.0
+"""Limit for listing 10,000 held pods, in CPU seconds: a busy machine does not affect these."""
+ROOT = Path(__file__).parents[3]
+CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
+
+
+def test_list(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "held-1", app="web")
+    hold(ns, "held-2")
+    ns.apply(pod("free"))
+    head, *rows = cli.output("list").splitlines()
+    assert head.split() == ["NAME", "LEFT", "AGE", "OWNER", "HELD", "BY"]
+    assert sorted(row.split()[0] for row in rows) == ["held-1", "held-2"]
+    assert all("delay=1h" in row for row in rows)
+    (item,) = json.loads(cli.output("list", "-o", "json", "-l", "app=web"))["items"]
+    name = item["metadata"]["name"]
+    assert (name, item["heldBy"], item["gates"]) == ("held-1", "delay=1h", [GATE])
+    assert 3_500 < item["secondsLeft"] <= 3_600
+    everywhere = yaml.safe_load(cli.run("list", "-A", "-o", "yaml").stdout)
+    assert ns.namespace in {one["metadata"]["namespace"] for one in everywhere["items"]}
+
+
+def test_deeply_nested_pod_breaks_neither_controller_nor_commands(ns: Namespace, cli: Cli) -> None:
+    """The API server accepts thousands of levels of managedFields from any user."""
+    fields = '{"f:a":' * 5_000 + "{}" + "}" * 5_000
+    entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsV1": "DEEP"}
+    deep = pod("deep", {}, schedulingGates=[{"name": "example.com/gate"}])
+    deep["metadata"]["managedFields"] = [entry | {"fieldsType": "FieldsV1"}]
+    ns.kubectl("create", "-f", "-", stdin=json.dumps(deep).replace('"DEEP"', fields))
+    raw = ns.kubectl("get", "--raw", f"/api/v1/namespaces/{ns.namespace}/pods/deep")
+    assert fields in raw
+
+    hold(ns, "due", delay="2s")
+    ns.eventually(lambda: "due" in ns.releases())
+    hold(ns, "held")
+    assert "held" in cli.output("list")
+    assert "example.com/gate" in cli.output("explain", "deep")
+    cli.output("release", "held")
+
+
+def test_piped_output_is_neither_coloured_nor_truncated(ns: Namespace, cli: Cli) -> None:
+    name = "a-pod-with-a-very-long-name-" + "x" * 100
+    hold(ns, name)
+    output = cli.output("list", "-o", "wide")
+    assert name in output
+    assert "\x1b" not in output
+
+
+def test_narrow_terminal_does_not_truncate_cells(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "a-pod-with-a-long-name-" + "x" * 20)
+    (narrow, wide) = (
+        re.sub(r"(?<=\s)([0-9]+[hms])+(?=\s)", "", CONTROL.sub("", "".join(shown)))
+        for shown in (cli.terminal("list", columns=columns) for columns in (40, 200))
+    )
+    assert narrow.split()[:9] == wide.split()[:9]
+    assert narrow.split()[8] == "delay=1h"
+    assert "…" not in narrow
+
+
+def test_no_color_disables_escape_sequences(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "held")
+    for asked in (("list",), ("explain", "held"), ("doctor",)):
+        seen = "".join(cli.terminal(*asked, NO_COLOR="1"))
+        assert "\x1b" not in seen
+        assert seen.count("\n") > 1
+
+
+def test_global_flags_work_before_and_after_the_command(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "held")
+    for flags in (("-n", ns.namespace), ("--as=admin", "--as-group=system:masters", "-A")):
+        for asked in (("list", *flags), (*flags, "list")):
+            done = cli.run(*asked)
+            assert "held" in done.stdout, done.stderr
+    message = cli.run("list", "--as", "jane", "-n", ns.namespace).stderr
+    assert 'User "jane" cannot list resource "pods"' in message
+    name = "jsonpath={.items[*].metadata.name}"
+    assert cli.output("list", "-v=6", "-o", name, "--request-timeout=1m") == "held"
+
+
+def test_kubectl_completes_pod_names(ns: Namespace) -> None:
+    hold(ns, "held-1")
+    ns.apply(pod("free"))
+    environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    for asked, expected in (("release", ["held-1"]), ("explain", ["free", "held-1"])):
+        words = ["__complete", "holdfast", "-n", ns.namespace, asked, ""]
+        done = subprocess.run(
+            [str(ns.plane.bin / "kubectl"), *words],
+            capture_output=True,
+            text=True,
+            check=True,
+            env=environment,
+        )
+        assert done.stdout.splitlines()[:-1] == expected
+
+
+def test_list_without_held_pods(cli: Cli, ns: Namespace) -> None:
+    done = cli.run("list", "-n", ns.namespace)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"No resources found in {ns.namespace} namespace.\n"
+    assert json.loads(cli.output("list", "-o", "json"))["items"] == []
+
+
+def test_list_shows_only_unmet_dependencies(ns: Namespace, cli: Cli) -> None:
+    after = {"holdfast.dev/after": "pod/first:PodScheduled, job/none, service/none"}
+    ns.apply(pod("first"), pod("web", after))
+    waits = "after: waits for job/none:Complete, service/none:Ready\n"
+    ns.eventually(lambda: cli.output("list", "-o", "wide").endswith(waits))
+
+
+def test_watch_shows_changes(ns: Namespace, cli: Cli) -> None:
+    hold(ns, "first")
+    seen = ""
+    for part in cli.terminal("list", "--watch"):
+        seen += part
+        if "second" in seen:
+            break
+        if "first" in seen and "second" not in ns.kubectl("get", "pods"):
+            cli.output("release", "first")
+            hold(ns, "second")
+    assert "second" in seen
+    assert re.search(r"first .* released ", seen)
+
+
+def test_holdfast_runs_as_a_kubectl_plugin(ns: Namespace) -> None:
+    hold(ns, "plugged")
+    environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
+    environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
+    command = [str(ns.plane.bin / "kubectl"), "holdfast", "list", "-n", ns.namespace]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "plugged" in done.stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)  # on a busy machine, storing ten thousand pods takes minutes
+@pytest.mark.xdist_group("crowded")
+def test_10000_held_pods_are_listed_completely(
+    crowded: Namespace, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cli = Cli(crowded.plane.kubeconfig, crowded.namespace)
+
+    def listed(output: str) -> str:
+        began, worked = time.monotonic(), children_seconds()
+        if output == "terminal":
+            text = CONTROL.sub("", "".join(cli.terminal("list")))
+        else:
+            text = cli.output("list", *(("-o", output) if output else ()))
+        took, worked = time.monotonic() - began, children_seconds() - worked
+        with capsys.disabled():
+            figures = f"{took:.2f} s, {worked:.2f} s of CPU time"
+            print(f"\n10,000 held pods, {output or 'default'}: {figures}")
+        assert output == "yaml" or worked < LIST_SECONDS  # half of that is the YAML writer's
+        return text
+
+    for output in ("", "wide", "terminal"):
+        head, first, *others = listed(output).splitlines()
+        assert head.split()[:2] == ["NAME", "LEFT"]
+        assert first.split()[0] == "waits-0"
+        assert len(others) == 9_999
+    for output in ("json", "yaml"):
+        items = yaml.load(listed(output), Loader=yaml.CSafeLoader)["items"]
+        assert len({item["metadata"]["name"] for item in items}) == 10_000
+
+
+def children_seconds() -> float:
+    """Return the CPU seconds of all commands that have ended."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime

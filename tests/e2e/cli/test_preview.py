@@ -1,0 +1,81 @@
+"""`holdfast preview`."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from tests.e2e.cli.commands import GATE, Cli
+from tests.e2e.namespace import Namespace, gates, pod
+
+
+def manifest(delay: str) -> str:
+    template: Any = {
+        "metadata": {"labels": {"app": "web"}, "annotations": {"delay": delay}},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+    }
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    return yaml.safe_dump_all([{**deployment, "spec": spec}, pod("free")])
+
+
+@pytest.mark.parametrize(
+    "live", [pytest.param([], id="offline"), pytest.param(["--dry-run=server"], id="live")]
+)
+def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
+    output = cli.output("preview", "-f", "-", *live, stdin=manifest("15"))
+    assert f"Deployment {ns.namespace}/web: changed" in output
+    assert "+    holdfast.dev/held: delay=15s" in output
+    assert "+  - name: holdfast.dev/delay" in output
+    done = cli.run("preview", "-f", "-", "-n", ns.namespace, *live, stdin=manifest("soon"))
+    assert done.returncode == 1
+    assert "web: rejected" in done.stdout
+    assert 'annotation delay: invalid value "soon"' in done.stdout
+    assert done.stderr == "Error: 1 would be rejected; the reasons are above\n"
+    assert ns.all("deployments") == []
+    assert ns.all("pods") == []
+
+
+def test_offline_preview_matches_the_cluster(ns: Namespace, cli: Cli) -> None:
+    text = yaml.safe_dump(pod("kind", {"type": "space", "delay": "1m"}))
+    (made,) = ns.apply(pod("kind", {"type": "space", "delay": "1m"}))
+    offline = cli.output("preview", "-f", "-", stdin=text)
+    for key, value in made["metadata"]["annotations"].items():
+        if key in {"holdfast.dev/held", "holdfast.dev/profile"}:
+            assert re.search(rf"^  \+    {key}: '?{re.escape(value)}'?$", offline, re.MULTILINE)
+    assert gates(made) == [GATE]
+    assert "+          - key: kubernetes.io/role" in offline
+
+
+def test_preview_needs_no_cluster(tmp_path: Path) -> None:
+    path = tmp_path / "deployment.yaml"
+    path.write_text(manifest("15"))
+    cli = Cli(tmp_path / "none", "default")
+    done = cli.run("preview", str(path), "-f", str(path))
+    assert done.returncode == 0
+    assert done.stdout.count(f"{path}: Deployment default/web: changed") == 2
+
+
+@pytest.mark.parametrize(
+    ("text", "kinds"), [("", ""), ("kind: Service", "; the files have Service"), ("a: b", "")]
+)
+def test_preview_without_pods(text: str, kinds: str, tmp_path: Path) -> None:
+    done = Cli(tmp_path / "none", "default").run("preview", "-f", "-", stdin=text)
+    assert (done.returncode, done.stdout) == (0, "")
+    assert done.stderr == f"No pods and no pod templates found{kinds}.\n"
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        pytest.param("a: [", "invalid YAML", id="invalid YAML"),
+        pytest.param(None, "cannot be read (No such file or directory)", id="no file"),
+    ],
+)
+def test_preview_of_an_unreadable_file(text: str | None, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "x.yaml"
+    if text is not None:
+        path.write_text(text)
+    assert message in Cli(tmp_path / "none", "default").error("preview", "-f", str(path))

@@ -1,0 +1,1 @@
+"""VMs return to their node, with KubeVirt's own virt-controller."""
