@@ -13,7 +13,7 @@ from tests.e2e import certificate_secrets
 from tests.e2e.kubectl_user import refusal
 from tests.e2e.namespace import Object, gates, pod
 from tests.e2e.revoked_rights import APPROVER, RightsFixture
-from tests.e2e.test_leader import metric
+from tests.support.scrapes import metric
 
 Done = Callable[[], bool]
 SOON = {"delay": "250ms"}

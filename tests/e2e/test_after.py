@@ -7,21 +7,12 @@ from pathlib import Path
 
 import pytest
 
-from demo.command import Command
 from tests.e2e.accounts import controller_kubeconfig
+from tests.e2e.controllers import controller
 from tests.e2e.namespace import Namespace, created, gates, pod, seconds
+from tests.e2e.workloads import EMPTY_JOB
 
 GATES = [{"name": "holdfast.dev/after"}]
-EMPTY_JOB = {
-    "apiVersion": "batch/v1",
-    "kind": "Job",
-    "spec": {
-        "completions": 0,
-        "parallelism": 0,
-        "template": {"spec": {**pod("")["spec"], "restartPolicy": "Never"}},
-    },
-}
-"""A Job that completes as soon as it is created."""
 BINDING = "clusterrolebinding/holdfast-controller-after"
 
 
@@ -29,10 +20,6 @@ def waiting(name: str, after: str, **annotations: str) -> dict[str, object]:
     notes = {"holdfast.dev/after": after, **annotations}
     gated = [*GATES, {"name": "holdfast.dev/delay"}] if annotations else GATES
     return pod(name, notes, schedulingGates=gated)
-
-
-def controller(kubeconfig: Path, log: Path) -> Command:
-    return Command("controller", "--kubeconfig", str(kubeconfig), "--health-port", "0", log=log)
 
 
 def complete_job(ns: Namespace) -> float:

@@ -3,7 +3,7 @@
 from concurrent.futures import ThreadPoolExecutor
 
 from tests.e2e.namespace import Namespace, Object, created
-from tests.e2e.test_workloads import LABELS, workload
+from tests.e2e.workloads import LABELS, workload
 
 SELECTOR = "made-by=the-controller"
 KINDS = ("Deployment", "StatefulSet", "DaemonSet")

@@ -12,9 +12,9 @@ from demo.command import Command
 from tests.e2e import short_intervals
 from tests.e2e.accounts import NAMESPACE, controller_kubeconfig
 from tests.e2e.cli.commands import Cli
+from tests.e2e.controllers import controller, gated
 from tests.e2e.namespace import Namespace, gates, pod, seconds
-from tests.e2e.test_leader import metric
-from tests.e2e.test_release import controller, gated
+from tests.support.scrapes import metric
 
 THAW_SECONDS = 10.0
 """Maximum time from the end of a freeze to the release of 500 due pods."""
@@ -80,7 +80,7 @@ def test_due_pods_wait_until_the_namespace_is_thawed(
     names = {f"web-{number}" for number in range(count)}
     ns.create_pods(gated(name, 1) for name in names)
     other.create_pods(gated(f"web-{number}", 1) for number in range(20))
-    with controller(ns, log) as running:
+    with controller(ns.plane.kubeconfig, log) as running:
         other.eventually(lambda: len(other.releases()) == 20)
         reason = f"namespace {ns.namespace} is frozen: incident 42"
         ns.eventually(lambda: is_reported(ns, "web-0", reason))
@@ -106,7 +106,7 @@ def test_manual_release_works_while_all_namespaces_are_frozen(
     )
     for each in (ns, other):
         each.apply(gated("a", 1), gated("b", 1))
-    with controller(ns, log) as running:
+    with controller(ns.plane.kubeconfig, log) as running:
         ns.eventually(frozen(running, 1))
         for each in (ns, other):
             each.eventually(partial(is_reported, each, "b", "all namespaces are frozen: upgrade"))
@@ -122,7 +122,7 @@ def test_manual_release_works_while_all_namespaces_are_frozen(
 def test_freeze_expires_on_time(ns: Namespace, log: Path) -> None:
     ns.apply(gated("web", 1))
     said = holdfast(ns, "freeze", "--reason", "x", "--for", "8s")
-    with controller(ns, log) as running:
+    with controller(ns.plane.kubeconfig, log) as running:
         ns.eventually(frozen(running, 1))
         ns.eventually(lambda: "web" in ns.releases())
         assert frozen(running, 0)()
@@ -153,7 +153,7 @@ def test_freeze_with_an_invalid_end_time_does_not_expire(ns: Namespace, log: Pat
     annotate = ("annotate", "namespace", ns.namespace, "--overwrite")
     ns.kubectl(*annotate, "holdfast.dev/freeze=x", "holdfast.dev/freeze-until=tomorrow")
     ns.apply(gated("web", 1), pod("free"))
-    with controller(ns, log):
+    with controller(ns.plane.kubeconfig, log):
         ns.eventually(lambda: any("it does not end" in note for note in held_notes(ns, "web")))
         ns.kubectl(*annotate, "holdfast.dev/freeze-until=2026-01-01T00:00:00Z")
         ns.eventually(lambda: "web" in ns.releases())

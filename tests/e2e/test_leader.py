@@ -1,7 +1,6 @@
 import os
 import signal
 import time
-import urllib.request
 from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -12,7 +11,9 @@ import pytest
 from demo.command import Command
 from holdfast.webhook.kube.leader_election import LEASE_SECONDS
 from tests.e2e.accounts import NAMESPACE, controller_kubeconfig
-from tests.e2e.namespace import Namespace, Object, created, gates, pod, seconds
+from tests.e2e.controllers import candidate, gated
+from tests.e2e.namespace import Namespace, Object, created, gates, seconds
+from tests.support.scrapes import metric
 
 GATE = "holdfast.dev/delay"
 LEASE = "holdfast-controller"
@@ -30,15 +31,6 @@ def ns(plain_ns: Namespace) -> Namespace:
     return plain_ns
 
 
-def held(name: str, delay: float) -> dict[str, object]:
-    return pod(name, {"delay": f"{delay:.3f}s"}, schedulingGates=[{"name": GATE}])
-
-
-def candidate(kubeconfig: Path, log: Path) -> Command:
-    arguments = ["--kubeconfig", str(kubeconfig), "--health-port", "0"]
-    return Command("controller", *arguments, "--leader-elect", "--namespace", NAMESPACE, log=log)
-
-
 def lease(ns: Namespace) -> Object:
     found = ns.plane.api.get(PATH)
     assert found is not None
@@ -47,13 +39,6 @@ def lease(ns: Namespace) -> Object:
 
 def holder(ns: Namespace) -> str:
     return str(lease(ns).get("holderIdentity", ""))
-
-
-def metric(command: Command, name: str) -> float:
-    url = f"http://127.0.0.1:{command.address.rpartition(':')[2]}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
-    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))
 
 
 @contextmanager
@@ -98,7 +83,7 @@ def test_standby_takes_over_without_duplicate_or_early_releases(
 ) -> None:
     with leader_and_standby(ns, tmp_path) as (first, second):
         delays = {f"pod-{each:02}": 4 + SPACING * each for each in range(40)}
-        ns.create_pods(held(name, delay) for name, delay in delays.items())
+        ns.create_pods(gated(name, delay) for name, delay in delays.items())
         ns.eventually(lambda: len(ns.releases()) >= 5)
         assert metric(second, "holdfast_leader ") == 0
         assert metric(second, "holdfast_held_pods ") > 0  # the standby tracks them too
@@ -124,7 +109,7 @@ def test_standby_takes_over_without_duplicate_or_early_releases(
 def test_clean_shutdown_hands_over_immediately(ns: Namespace, tmp_path: Path) -> None:
     with leader_and_standby(ns, tmp_path) as (first, second):
         delays = {f"pod-{each:02}": 2 + 0.2 * each for each in range(30)}
-        ns.create_pods(held(name, delay) for name, delay in delays.items())
+        ns.create_pods(gated(name, delay) for name, delay in delays.items())
         ns.eventually(lambda: len(ns.releases()) >= 5)
         before = holder(ns)
         at = time.time()

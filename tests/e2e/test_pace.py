@@ -14,9 +14,10 @@ from bench.rows.waiting import utilisation
 from bench.world import SLOW_PODS
 from controlplane.launcher import ControlPlane
 from tests.e2e.accounts import controller_kubeconfig
+from tests.e2e.controllers import candidate
 from tests.e2e.namespace import Namespace, gates, pod, seconds
-from tests.e2e.test_leader import candidate, metric
 from tests.e2e.two_processes import TwoProcesses
+from tests.support.scrapes import metric
 
 pytestmark = pytest.mark.xdist_group("pace")
 

@@ -13,22 +13,13 @@ import pytest
 from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from demo.command import Command
+from tests.e2e.controllers import GATE, controller, gated
 from tests.e2e.foreign_webhook import other_webhook
 from tests.e2e.installed import KINDS
 from tests.e2e.namespace import Namespace, Object, created, gates, listens, pod
 
-GATE = "holdfast.dev/delay"
 SLACK = 5.0
 """Seconds of lateness that a busy machine may add; nothing here measures speed."""
-
-
-def gated(name: str, delay: float) -> Object:
-    return pod(name, {"delay": f"{delay:.3f}s"}, schedulingGates=[{"name": GATE}])
-
-
-def controller(ns: Namespace, log: Path) -> Command:
-    kubeconfig = str(ns.plane.kubeconfig)
-    return Command("controller", "--kubeconfig", kubeconfig, "--health-port", "0", log=log)
 
 
 @pytest.mark.slow
@@ -71,7 +62,7 @@ def uptime(since: float, until: float, downtimes: Iterable[tuple[float, float]])
 @pytest.mark.timeout(900)
 @pytest.mark.xdist_group("crowded")
 def test_10000_held_pods_do_not_delay_a_due_pod(crowded: Namespace, log: Path) -> None:
-    with controller(crowded, log):
+    with controller(crowded.plane.kubeconfig, log):
         (made,) = crowded.apply(gated("due", 5))
         crowded.eventually(lambda: "due" in crowded.releases())
         assert 5 <= crowded.releases()["due"] - created(made) < 5 + SLACK
@@ -148,7 +139,7 @@ def test_cluster_keeps_working_with_every_replica_down(plain_ns: Namespace, log:
     ns.kubectl("scale", "replicaset", "replicas", "--replicas=0")
     ns.eventually(lambda: not ns.all("pods", "app=scaled"))
     ns.kubectl("label", "replicaset", "replicas", "still=editable")
-    with controller(ns, log):
+    with controller(ns.plane.kubeconfig, log):
         ns.eventually(lambda: "alone" in ns.releases())
         ns.eventually(lambda: ns.get("job", "job")["status"].get("succeeded") == 1)
         finished = ns.all("pods", "batch.kubernetes.io/job-name=job")
@@ -192,7 +183,7 @@ def test_rejected_release_is_retried_without_blocking_others(
     numbers = itertools.count()  # an unchanged label is not sent
     change = ("label", "pod", "blocked", "--overwrite")
     ns.eventually(lambda: fails(ns, *change, f"number={next(numbers)}"))
-    with controller(ns, log):
+    with controller(ns.plane.kubeconfig, log):
         ns.eventually(lambda: "free" in ns.releases())
         assert gates(ns.get("pod", "blocked")) == [GATE]
         note = ns.eventually(lambda: notes(ns, "blocked").get("ReleaseFailed", ""))
@@ -218,7 +209,7 @@ def test_hanging_webhook_with_policy_ignore_does_not_block_release(
     hanging = other_webhook(
         ns.plane, "hangs", hang, operations=("UPDATE",), failure_policy="Ignore", seconds=15
     )
-    with hanging, controller(ns, log), ExitStack() as stack:
+    with hanging, controller(ns.plane.kubeconfig, log), ExitStack() as stack:
         stack.callback(over.set)
         ns.apply(gated("late", 2))
         ns.eventually(lambda: "late" in ns.releases(), 60)
@@ -252,7 +243,7 @@ def test_pods_that_bypassed_the_webhook_are_released(plain_ns: Namespace, log: P
     )
     ns.kubectl("annotate", "pod", "lengthened", "--overwrite", "delay=8")
     made = {each["metadata"]["name"]: created(each) for each in ns.all("pods")}
-    with controller(ns, log):
+    with controller(ns.plane.kubeconfig, log):
         ns.eventually(lambda: ns.releases().keys() == made.keys())
         waited = {name: at - made[name] for name, at in ns.releases().items()}
         del waited["nothing-said"]
@@ -269,6 +260,6 @@ def test_overdue_pods_are_released_at_startup(plain_ns: Namespace, log: Path) ->
     ns.apply(*(gated(f"pod-{10 - number:02}", 0.2 * number) for number in range(1, 11)))
     ns.apply(gated("later", 3600))
     ns.eventually(lambda: len(ns.all("pods")) == 11)
-    with controller(ns, log):
+    with controller(ns.plane.kubeconfig, log):
         ns.eventually(lambda: len(ns.releases()) == 10)
         assert gates(ns.get("pod", "later")) == [GATE]

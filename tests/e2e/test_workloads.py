@@ -10,29 +10,9 @@ import pytest
 
 from controlplane.errors import ControlPlaneError
 from tests.e2e.namespace import Namespace, Object, created, definition, gates, pod
+from tests.e2e.workloads import template, workload
 
 GATE = "holdfast.dev/delay"
-LABELS = {"made-by": "the-controller"}
-
-
-def template(delay: str, **spec: Any) -> Object:
-    return {
-        "metadata": {"labels": LABELS, "annotations": {"delay": delay}},
-        "spec": {"containers": [{"name": "main", "image": "busybox"}], **spec},
-    }
-
-
-def workload(kind: str, delay: str = "2", **spec: Any) -> Object:
-    group = "batch/v1" if kind in {"Job", "CronJob"} else "apps/v1"
-    group = "v1" if kind == "ReplicationController" else group
-    whole: Object = {"apiVersion": group, "kind": kind, "metadata": {"name": "it"}}
-    if kind == "CronJob":
-        job = {"template": template(delay, restartPolicy="Never"), **spec}
-        return {**whole, "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": job}}}
-    if kind == "Job":
-        return {**whole, "spec": {"template": template(delay, restartPolicy="Never"), **spec}}
-    selector: Object = LABELS if kind == "ReplicationController" else {"matchLabels": LABELS}
-    return {**whole, "spec": {"selector": selector, "template": template(delay), **spec}}
 
 
 def cron_job(labels: Object, annotations: Object) -> Object:

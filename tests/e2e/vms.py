@@ -231,3 +231,12 @@ def avoided(ns: Namespace, node: str) -> Iterator[None]:
         yield
     finally:
         ns.kubectl("taint", "node", node, f"{_AVOIDED}:PreferNoSchedule-")
+
+
+@contextmanager
+def cordoned(ns: Namespace, *nodes: str) -> Iterator[None]:
+    ns.kubectl("cordon", *nodes)
+    try:
+        yield
+    finally:
+        ns.kubectl("uncordon", *nodes)

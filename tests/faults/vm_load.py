@@ -18,7 +18,7 @@ from holdfast.webhook.model.objects import Pod
 from tests.e2e import vms
 from tests.e2e.fake_kubevirt import create_as_kubevirt, launcher
 from tests.e2e.namespace import Namespace
-from tests.e2e.test_sticky_storm import Seen, Storm, watching
+from tests.e2e.vm_storm import Seen, Storm, watching
 
 BY_NAME = ("metadata.name", "In", True)
 """The key, operator and `is_field` of a requirement that names nodes."""

@@ -14,7 +14,7 @@ from holdfast.webhook.model.durations import parse_delay
 from holdfast.webhook.server.handler import BODY_LIMIT
 from tests.server.harness import ask as ask_over
 from tests.server.serving import JSON, PATHS, Serving, in_chunks, serve
-from tests.support.builders import make_pod, make_review
+from tests.support.builders import make_pod, make_review, padded
 
 FORGED = (
     'x\r\n{"level": "error", "message": "forged"}\r\n2026-01-01 00:00:00,000 ERROR holdfast: forged'
@@ -42,14 +42,6 @@ def _healthy(serving: Serving) -> Iterator[None]:
 
 def review(delay: str, **request: Any) -> bytes:
     return json.dumps(make_review(make_pod({"delay": delay}), **request)).encode()
-
-
-def padded(size: int) -> bytes:
-    """Make a review of this many bytes, with a long foreign annotation as padding."""
-    pod = make_pod({"delay": "15", "other": ""})
-    empty = json.dumps(make_review(pod)).encode()
-    pod["metadata"]["annotations"]["other"] = "x" * (size - len(empty))
-    return json.dumps(make_review(pod)).encode()
 
 
 def uid_and_hold(answer: bytes) -> tuple[str, str]:

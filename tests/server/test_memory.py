@@ -9,15 +9,14 @@ from pathlib import Path
 
 import psutil
 import pytest
-import yaml
 
 from holdfast.certs.authority import KeyPair
 from holdfast.webhook.server.handler import BODY_LIMIT
+from tests.server.memory import allowed, peak
 from tests.server.serving import JSON, PATHS, Serving, in_chunks, serve
-from tests.server.test_hostile_clients import padded
+from tests.support.builders import padded
 from tests.unit.test_costs import body_of
 
-MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "base" / "webhook.yaml"
 ROUNDS = 2
 """Rounds of all requests, so that a leak in each round shows."""
 CPU_SECONDS = 1.0
@@ -30,26 +29,6 @@ LISTS = b"[" * BODY_LIMIT
 def serving(tmp_path: Path, issued: list[KeyPair]) -> Iterator[Serving]:
     with serve(tmp_path, issued[0]) as running:
         yield running
-
-
-def allowed() -> int:
-    """Return the memory limit of the webhook in the manifests, in bytes."""
-    (deployment,) = [
-        each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == "Deployment"
-    ]
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    limit = container["resources"]["limits"]["memory"]
-    assert limit.endswith("Mi")
-    return int(limit[:-2]) << 20
-
-
-def peak(process: psutil.Process) -> int:
-    """Return the peak memory in bytes, or the current memory if no peak is recorded."""
-    status = Path(f"/proc/{process.pid}/status")
-    if not status.exists():
-        return int(process.memory_info().rss)
-    (line,) = [one for one in status.read_text().splitlines() if one.startswith("VmHWM:")]
-    return int(line.split()[1]) << 10
 
 
 def largest(shape: str) -> bytes:

@@ -19,8 +19,8 @@ from holdfast.webhook.server.worker import BODIES_AT_ONCE
 from tests.server.api_server import ApiServer
 from tests.server.harness import Answer, wait_until
 from tests.server.harness import ask as ask_over
+from tests.server.memory import allowed, peak
 from tests.server.serving import JSON, Serving, serve
-from tests.server.test_memory import allowed, peak
 from tests.support import scrapes
 from tests.support.builders import make_pod, make_review
 from tests.support.vm_builders import make_launcher, make_vm, make_vmi, owner_of

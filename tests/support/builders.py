@@ -149,3 +149,11 @@ def make_decider(yaml: str = "", *, observe: Observe | None = None, **of: Any) -
 
 def make_delay(**args: Any) -> Delay:
     return Delay(DelayArgs(**args))
+
+
+def padded(size: int) -> bytes:
+    """Make a review of this many bytes, with a long foreign annotation as padding."""
+    pod = make_pod({"delay": "15", "other": ""})
+    empty = json.dumps(make_review(pod)).encode()
+    pod["metadata"]["annotations"]["other"] = "x" * (size - len(empty))
+    return json.dumps(make_review(pod)).encode()

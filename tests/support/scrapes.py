@@ -1,8 +1,11 @@
 """Reading what a server shows at /metrics."""
 
+import urllib.request
 from collections.abc import Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
+
+from demo.command import Command
 
 _TIMES = ("_bucket", "_created", "_sum")
 
@@ -21,3 +24,11 @@ def changes(before: str, after: str) -> Mapping[str, float]:
     """Give each series that is new, or has grown, between two expositions, and by how much."""
     old, new = counts(before), counts(after)
     return {name: new[name] - old.get(name, 0) for name in new if new[name] != old.get(name)}
+
+
+def metric(command: Command, name: str) -> float:
+    """Sum the series of a command whose names and labels begin with this text."""
+    url = f"http://127.0.0.1:{command.address.rpartition(':')[2]}/metrics"
+    with urllib.request.urlopen(url, timeout=10) as answer:
+        lines = answer.read().decode().splitlines()
+    return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))

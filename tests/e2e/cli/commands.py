@@ -10,11 +10,13 @@ import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import yaml
 
 from tests.e2e.namespace import Namespace, Object, definition, pod
 
+ROOT = Path(__file__).parents[3]
 GATE = "holdfast.dev/delay"
 CRDS = [
     definition("kubevirt.io", "v1", "VirtualMachine", "vm"),
@@ -106,3 +108,14 @@ def hold(ns: Namespace, *names: str, delay: str = "1h", **labels: str) -> None:
         manifest = pod(name, {"delay": delay})
         manifest["metadata"]["labels"] = labels
         ns.apply(manifest)
+
+
+def manifests(delay: str) -> str:
+    """Make the manifests of a Deployment that delays its pods, and of a pod that does not."""
+    template: Any = {
+        "metadata": {"labels": {"app": "web"}, "annotations": {"delay": delay}},
+        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
+    }
+    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
+    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    return yaml.safe_dump_all([{**deployment, "spec": spec}, pod("free")])

@@ -17,7 +17,6 @@ from tests.e2e.namespace import Namespace, pod
 
 LIST_SECONDS = 3.0
 """Limit for listing 10,000 held pods, in CPU seconds: a busy machine does not affect these."""
-ROOT = Path(__file__).parents[3]
 CONTROL = re.compile(r"\x1b\[[0-9;?]*[A-Za-z]")
 
 

@@ -2,34 +2,23 @@
 
 import re
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
 
-from tests.e2e.cli.commands import GATE, Cli
+from tests.e2e.cli.commands import GATE, Cli, manifests
 from tests.e2e.namespace import Namespace, gates, pod
-
-
-def manifest(delay: str) -> str:
-    template: Any = {
-        "metadata": {"labels": {"app": "web"}, "annotations": {"delay": delay}},
-        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
-    }
-    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
-    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
-    return yaml.safe_dump_all([{**deployment, "spec": spec}, pod("free")])
 
 
 @pytest.mark.parametrize(
     "live", [pytest.param([], id="offline"), pytest.param(["--dry-run=server"], id="live")]
 )
 def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
-    output = cli.output("preview", "-f", "-", *live, stdin=manifest("15"))
+    output = cli.output("preview", "-f", "-", *live, stdin=manifests("15"))
     assert f"Deployment {ns.namespace}/web: changed" in output
     assert "+    holdfast.dev/held: delay=15s" in output
     assert "+  - name: holdfast.dev/delay" in output
-    done = cli.run("preview", "-f", "-", "-n", ns.namespace, *live, stdin=manifest("soon"))
+    done = cli.run("preview", "-f", "-", "-n", ns.namespace, *live, stdin=manifests("soon"))
     assert done.returncode == 1
     assert "web: rejected" in done.stdout
     assert 'annotation delay: invalid value "soon"' in done.stdout
@@ -51,7 +40,7 @@ def test_offline_preview_matches_the_cluster(ns: Namespace, cli: Cli) -> None:
 
 def test_preview_needs_no_cluster(tmp_path: Path) -> None:
     path = tmp_path / "deployment.yaml"
-    path.write_text(manifest("15"))
+    path.write_text(manifests("15"))
     cli = Cli(tmp_path / "none", "default")
     done = cli.run("preview", str(path), "-f", str(path))
     assert done.returncode == 0

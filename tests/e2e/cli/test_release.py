@@ -6,9 +6,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from tests.e2e.cli.commands import GATE, Cli, hold, user
-from tests.e2e.cli.test_list import ROOT
-from tests.e2e.cli.test_preview import manifest
+from tests.e2e.cli.commands import GATE, ROOT, Cli, hold, manifests, user
 from tests.e2e.namespace import Namespace, gates, pod
 
 
@@ -22,7 +20,7 @@ def test_release(ns: Namespace, cli: Cli) -> None:
 
 
 def test_workload_release_and_dry_runs(ns: Namespace, cli: Cli) -> None:
-    ns.apply(*yaml.safe_load_all(manifest("1h")))
+    ns.apply(*yaml.safe_load_all(manifests("1h")))
     held = ns.eventually(lambda: [one for one in ns.all("pods") if gates(one) == [GATE]])
     hold(ns, "foreign", app="web")  # not controlled by the Deployment
     name = held[0]["metadata"]["name"]

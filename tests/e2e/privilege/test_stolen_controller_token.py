@@ -19,7 +19,7 @@ from tests.e2e.secured import (
     THERE,
     Secured,
 )
-from tests.e2e.test_leader import metric
+from tests.support.scrapes import metric
 
 pytestmark = pytest.mark.xdist_group("privilege")
 

@@ -7,9 +7,8 @@ import pytest
 from tests.e2e import vms
 from tests.e2e.namespace import Namespace
 from tests.e2e.sticky.records import command, kept, landed_and_recorded, notes, record, run_again
-from tests.e2e.sticky.test_unavailable_nodes import cordoned
 from tests.e2e.two_processes import TwoProcesses
-from tests.e2e.vms import FEDORA
+from tests.e2e.vms import FEDORA, cordoned
 
 pytestmark = pytest.mark.xdist_group("kubevirt")
 

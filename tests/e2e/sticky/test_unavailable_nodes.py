@@ -23,18 +23,9 @@ from tests.e2e.sticky.records import (
     run_again,
 )
 from tests.e2e.two_processes import TwoProcesses
-from tests.e2e.vms import FEDORA
+from tests.e2e.vms import FEDORA, cordoned
 
 pytestmark = pytest.mark.xdist_group("kubevirt")
-
-
-@contextmanager
-def cordoned(ns: Namespace, *nodes: str) -> Iterator[None]:
-    ns.kubectl("cordon", *nodes)
-    try:
-        yield
-    finally:
-        ns.kubectl("uncordon", *nodes)
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from tests.e2e import installed
 from tests.faults.rows.webhook import process_tree
 from tests.faults.scenario import Scenario, Table
 from tests.faults.testbed import PRE_STOP_SECONDS, is_leader
-from tests.server.test_memory import allowed, peak
+from tests.server.memory import allowed, peak
 
 FAULTS = Table(2)
 

@@ -9,11 +9,11 @@ from demo.command import Command
 from holdfast.webhook.controller.controller import WORKERS
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.namespace import created, pod
-from tests.e2e.test_leader import metric
 from tests.faults.audit import Write
 from tests.faults.load import terms
 from tests.faults.scenario import BOUND, Scenario, Table
 from tests.faults.testbed import BROKEN, is_leader
+from tests.support.scrapes import metric
 
 FAULTS = Table(3)
 

@@ -18,10 +18,10 @@ from controlplane.components import KWOK
 from controlplane.errors import ControlPlaneError
 from holdfast.webhook.model import approvals
 from tests.e2e.namespace import Namespace, Object, gates, pod, seconds
-from tests.e2e.test_after import EMPTY_JOB
-from tests.e2e.test_leader import metric
+from tests.e2e.workloads import EMPTY_JOB
 from tests.faults.rows import api_server, clocks, controller
 from tests.faults.scenario import BOUND, Action, Fault, Scenario
+from tests.support.scrapes import metric
 
 STARTING = 3
 """Pods with a pace that may be starting at the same time."""

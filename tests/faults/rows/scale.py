@@ -15,9 +15,9 @@ from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube.client import Cluster
 from tests.e2e.accounts import MANIFESTS
 from tests.e2e.namespace import Namespace, pod
-from tests.e2e.test_leader import metric
 from tests.faults.audit import Write
 from tests.faults.scenario import BOUND, Scenario, Table
+from tests.support.scrapes import metric
 
 FAULTS = Table(9)
 

@@ -13,7 +13,7 @@ from holdfast.webhook.cli import commands, main
 from holdfast.webhook.errors import StartError
 from tests.support.builders import held
 from tests.support.served import ServedApi
-from tests.unit.cli.test_main import command
+from tests.unit.cli.commands import command
 
 JARGON = re.compile(r"--[\w-]+ (?:TEXT|INTEGER|FLOAT|PATH|FILE|DURATION|\[)|\[(?:default|env|req)")
 LEAVES = [

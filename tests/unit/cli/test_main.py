@@ -3,13 +3,13 @@
 import subprocess
 import sys
 
-import click
 import pytest
 from click.testing import CliRunner
 
 from holdfast.webhook.cli import commands, main, options, server_options, stored_help
 from holdfast.webhook.errors import ApiStatusError, CommandError, HoldfastError, UnreachableError
 from tests.support.served import ServedApi
+from tests.unit.cli.commands import command
 
 HEAVY = (
     "cryptography",
@@ -23,12 +23,6 @@ HEAVY = (
     "urllib3",
     "yaml",
 )
-
-
-def command(name: str) -> click.Command:
-    found = main.cli.get_command(click.Context(main.cli), name)
-    assert found is not None
-    return found
 
 
 @pytest.mark.parametrize("name", sorted(main.COMMANDS.keys() - {"describe"}))

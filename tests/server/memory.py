@@ -1,0 +1,28 @@
+"""The memory limit of the webhook, and what its processes have used."""
+
+from pathlib import Path
+
+import psutil
+import yaml
+
+MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "base" / "webhook.yaml"
+
+
+def allowed() -> int:
+    """Return the memory limit of the webhook in the manifests, in bytes."""
+    (deployment,) = [
+        each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == "Deployment"
+    ]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
+    limit = container["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    return int(limit[:-2]) << 20
+
+
+def peak(process: psutil.Process) -> int:
+    """Return the peak memory in bytes, or the current memory if no peak is recorded."""
+    status = Path(f"/proc/{process.pid}/status")
+    if not status.exists():
+        return int(process.memory_info().rss)
+    (line,) = [one for one in status.read_text().splitlines() if one.startswith("VmHWM:")]
+    return int(line.split()[1]) << 10

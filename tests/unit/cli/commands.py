@@ -1,0 +1,11 @@
+"""Find a command by its name."""
+
+import click
+
+from holdfast.webhook.cli import main
+
+
+def command(name: str) -> click.Command:
+    found = main.cli.get_command(click.Context(main.cli), name)
+    assert found is not None
+    return found
