@@ -15,7 +15,7 @@ from holdfast.webhook.server.handler import BODY_LIMIT
 from tests.server.memory import allowed, peak
 from tests.server.serving import JSON, PATHS, Serving, in_chunks, serve
 from tests.support.builders import padded
-from tests.unit.test_costs import body_of
+from tests.support.expensive import body_of
 
 ROUNDS = 2
 """Rounds of all requests, so that a leak in each round shows."""

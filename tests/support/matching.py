@@ -4,6 +4,7 @@ Written from Kubernetes' documentation; shares nothing with `webhook/framework/n
 `tests/e2e` checks it against the real scheduler.
 """
 
+import itertools
 from collections.abc import Mapping
 from typing import Any
 
@@ -64,3 +65,30 @@ def meets(labels: Mapping[str, str], requirement: Object) -> bool:
 
 def number(value: str | None) -> int | None:
     return int(value) if value and value.isascii() and value.isdigit() else None
+
+
+def is_tightening(old: Any, new: Any) -> bool:
+    """Return whether the API server allows this update (validateNodeAffinityMutation)."""
+    old_selector, new_selector = (pod["spec"].get("nodeSelector") or {} for pod in (old, new))
+    if not old_selector.items() <= new_selector.items():
+        return False
+    old_node, new_node = (
+        (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {} for pod in (old, new)
+    )
+    old_required, new_required = old_node.get(REQUIRED), new_node.get(REQUIRED)
+    if old_required is None:
+        return True
+    old_terms = old_required.get("nodeSelectorTerms") or []
+    new_terms = (new_required or {}).get("nodeSelectorTerms") or []
+    if len(old_terms) != len(new_terms):
+        return False
+    return all(itertools.starmap(has_only_additions, zip(old_terms, new_terms, strict=True)))
+
+
+def has_only_additions(old: Any, new: Any) -> bool:
+    lists = [
+        (old.get(name) or [], new.get(name) or []) for name in ("matchExpressions", "matchFields")
+    ]
+    if not any(before for before, _ in lists):
+        return not any(after for _, after in lists)
+    return all(before == after[: len(before)] for before, after in lists)

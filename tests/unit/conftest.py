@@ -1,10 +1,14 @@
 """Shared settings and fixtures of the unit tests."""
 
 import logging
+import ssl
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.support.byte_server import Serve, Server
 
 # the duration of an example depends on the machine, not on the code
 settings.register_profile("holdfast", deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -21,3 +25,15 @@ def own_logging() -> Iterator[logging.Logger]:
     root.handlers = handlers
     root.setLevel(levels[0])
     ours.setLevel(levels[1])
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    with ExitStack() as stack:
+
+        def start(*scripts: list[bytes], context: ssl.SSLContext | None = None) -> Server:
+            server = Server(*scripts, context=context)
+            stack.callback(server.close)
+            return server
+
+        yield start

@@ -9,9 +9,7 @@ from kubernetes.client import ApiClient, Configuration
 
 from holdfast.webhook.cli.connection import CommandCluster, Conduct
 from holdfast.webhook.kube.kubeconfig import Access
-from tests.unit.kube.test_transport import OK, Server, serve
-
-__all__ = ["serve"]
+from tests.support.byte_server import OK, Server
 
 
 @pytest.mark.parametrize(

@@ -22,9 +22,9 @@ from holdfast.webhook.model import syntax
 from holdfast.webhook.runtime import pipelines
 from tests.support import config_cases
 from tests.support.config_cases import CODE_ALONE, HEAD, SPACE, rule
+from tests.support.generated import rule_parts
 from tests.support.mistakes import with_mistakes
 from tests.support.scripted import Extra
-from tests.unit.plugins.test_placement import rule_parts
 
 ROOT = Path(generate.__file__).resolve().parent.parent
 KNOWN = plugins.registry([])

@@ -1,4 +1,3 @@
-import itertools
 from typing import Any
 
 import msgspec
@@ -13,7 +12,8 @@ from holdfast.webhook.model.nodes import Node
 from holdfast.webhook.model.objects import Pod
 from tests.support.builders import make_pod, read_review
 from tests.support.fakes import apply_patch
-from tests.support.matching import PREFERRED, REQUIRED, admits, make_node, meets
+from tests.support.generated import as_json, edit_lists, nodes, pods, requirements
+from tests.support.matching import PREFERRED, REQUIRED, admits, is_tightening, meets
 
 NODE = "/spec/affinity/nodeAffinity"
 TERMS = f"{NODE}/{REQUIRED}/nodeSelectorTerms"
@@ -144,94 +144,6 @@ def test_terms() -> None:
 
 # --- generated pods, rules and nodes -----------------------------------------------------------
 
-KEYS = ["role", "zone", "size"]
-WORDS = ["a", "b", "4", "05", "12"]
-NODE_NAMES = ["node-1", "node-2", "node-3"]
-
-
-def requirements(numbers: tuple[str, ...] = ("4", "5", "11")) -> st.SearchStrategy[Requirement]:
-    keys = st.sampled_from(KEYS)
-    some = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple)
-    one = st.sampled_from(numbers).map(lambda value: (value,))
-    return st.one_of(
-        st.builds(Requirement, keys, st.sampled_from(["In", "NotIn"]), some),
-        st.builds(Requirement, keys, st.sampled_from(["Exists", "DoesNotExist"])),
-        st.builds(Requirement, keys, st.sampled_from(["Gt", "Lt"]), one),
-    )
-
-
-fields = st.builds(
-    Requirement,
-    st.just("metadata.name"),
-    st.sampled_from(["In", "NotIn"]),
-    st.sampled_from(NODE_NAMES).map(lambda name: (name,)),
-    st.just(True),
-)
-
-
-def as_json(requirement: Requirement) -> dict[str, Any]:
-    written: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
-    return written | ({"values": list(requirement.values)} if requirement.values else {})
-
-
-terms = st.fixed_dictionaries(
-    {},
-    optional={
-        "matchExpressions": st.none() | st.lists(requirements().map(as_json), max_size=3),
-        "matchFields": st.none() | st.lists(fields.map(as_json), max_size=2),
-    },
-)
-node_affinities = st.fixed_dictionaries(
-    {},
-    optional={
-        REQUIRED: st.none()
-        | st.fixed_dictionaries({"nodeSelectorTerms": st.none() | st.lists(terms, max_size=4)}),
-        PREFERRED: st.none()
-        | st.lists(
-            st.fixed_dictionaries({"weight": st.integers(1, 100), "preference": terms}), max_size=2
-        ),
-    },
-)
-affinities: st.SearchStrategy[Any] = st.fixed_dictionaries(
-    {},
-    optional={
-        "nodeAffinity": st.none() | node_affinities,
-        "podAntiAffinity": st.just({PREFERRED: []}),
-    },
-)
-selectors = st.dictionaries(st.sampled_from(KEYS), st.sampled_from(WORDS), max_size=2)
-pods = st.fixed_dictionaries(
-    {
-        "metadata": st.just({"name": "x"}),
-        "spec": st.fixed_dictionaries(
-            {}, optional={"affinity": st.none() | affinities, "nodeSelector": selectors | st.none()}
-        ),
-    }
-)
-edit_lists = st.lists(
-    st.one_of(
-        st.builds(
-            RequireNodes, st.lists(requirements() | fields, min_size=1, max_size=3).map(tuple)
-        ),
-        st.builds(SelectNodes, st.sampled_from(KEYS), st.sampled_from(WORDS)),
-        st.builds(
-            PreferNodes,
-            st.integers(1, 100),
-            st.lists(requirements() | fields, min_size=1, max_size=3).map(tuple),
-        ),
-    ),
-    max_size=4,
-)
-nodes = st.lists(
-    st.builds(
-        make_node,
-        st.sampled_from(NODE_NAMES),
-        st.dictionaries(st.sampled_from(KEYS), st.sampled_from([*WORDS, ""]), max_size=3),
-    ),
-    min_size=1,
-    max_size=8,
-)
-
 
 def satisfies(node: Any, edits: list[Edit]) -> bool:
     """Return whether a node meets all edits, by the independent matcher."""
@@ -274,33 +186,6 @@ def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
     patched = apply_patch(pod, patch(Pod.of(pod), edits))
 
     assert patch(Pod.of(patched), edits) == []
-
-
-def is_tightening(old: Any, new: Any) -> bool:
-    """Return whether the API server allows this update (validateNodeAffinityMutation)."""
-    old_selector, new_selector = (pod["spec"].get("nodeSelector") or {} for pod in (old, new))
-    if not old_selector.items() <= new_selector.items():
-        return False
-    old_node, new_node = (
-        (pod["spec"].get("affinity") or {}).get("nodeAffinity") or {} for pod in (old, new)
-    )
-    old_required, new_required = old_node.get(REQUIRED), new_node.get(REQUIRED)
-    if old_required is None:
-        return True
-    old_terms = old_required.get("nodeSelectorTerms") or []
-    new_terms = (new_required or {}).get("nodeSelectorTerms") or []
-    if len(old_terms) != len(new_terms):
-        return False
-    return all(itertools.starmap(has_only_additions, zip(old_terms, new_terms, strict=True)))
-
-
-def has_only_additions(old: Any, new: Any) -> bool:
-    lists = [
-        (old.get(name) or [], new.get(name) or []) for name in ("matchExpressions", "matchFields")
-    ]
-    if not any(before for before, _ in lists):
-        return not any(after for _, after in lists)
-    return all(before == after[: len(before)] for before, after in lists)
 
 
 @given(pods, edit_lists)

@@ -16,9 +16,8 @@ from holdfast.webhook.kube import client, transport
 from holdfast.webhook.kube.api import JSON_PATCH
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.kubeconfig import Access
-from tests.unit.kube.test_transport import OK, Server, serve
+from tests.support.byte_server import OK, Server
 
-__all__ = ["serve"]
 STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Permanent"}
 
 

@@ -9,7 +9,7 @@ import pytest
 
 from holdfast.webhook.kube.response_loop import ResponseLoop
 from holdfast.webhook.kube.transport import ApiConnection, Response, Transport, TransportError
-from tests.unit.kube.test_transport import OK, PATIENCE, Credentials
+from tests.support.byte_server import OK, PATIENCE, Credentials
 
 REQUEST = b"PATCH /x HTTP/1.1\r\n\r\n"
 

@@ -1,0 +1,122 @@
+"""Place pods by rules, without a cluster."""
+
+import json
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result
+from holdfast.webhook.model.edits import (
+    Edit,
+    RemoveAnnotation,
+    Requirement,
+    RequireNodes,
+    SetAnnotation,
+)
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.delay import Delay
+from holdfast.webhook.plugins.placement import PLACED, Placement, PlacementArgs
+from tests.support.builders import (
+    CREATED_MS,
+    GATE,
+    make_pipeline,
+    make_pod,
+    read_review,
+)
+from tests.support.config_cases import ROLE, SPACE, rule
+from tests.support.fakes import apply_patch
+from tests.support.matching import REQUIRED
+
+EDGE_NODES = RequireNodes((Requirement(ROLE, "In", ("edge",)),))
+SPACE_POD = {"type": "space"}
+KNOWN: dict[str, type[Plugin]] = {"delay": Delay, "placement": Placement}
+DAEMON_OWNER = {
+    "apiVersion": "apps/v1",
+    "kind": "DaemonSet",
+    "name": "agent",
+    "uid": "d",
+    "controller": True,
+}
+
+
+def place(*rules: Any) -> Placement:
+    return Placement(msgspec.convert({"rules": list(rules)}, PlacementArgs))
+
+
+def space(annotations: Any = None, **spec: Any) -> Any:
+    pod = make_pod(SPACE_POD if annotations is None else annotations)
+    pod["spec"] |= spec
+    return pod
+
+
+def affine(*terms: Any) -> Any:
+    return {"affinity": {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}}
+
+
+def requiring(*requirements: Any) -> Any:
+    return affine({"matchExpressions": list(requirements)})
+
+
+def mutate(pod: Any, *rules: Any, held: bool = False, **fields: Any) -> Result:
+    found = read_review(pod, **fields)
+    context = Context(found, "*", CREATED_MS)
+    if held:
+        context.mark_held()
+    result = place(*rules or [SPACE]).mutate(found.pod, context)
+    return unrecorded(result)
+
+
+def release(pod: Any, *rules: Any) -> Result:
+    return unrecorded(place(*rules).at_release(Pod.of(pod)))
+
+
+def unrecorded(result: Result) -> Result:
+    """Drop the record of applied rules, which has its own tests."""
+    return replace(result, edits=tuple(one for one in result.edits if not is_record(one)))
+
+
+def is_record(edit: Edit) -> bool:
+    return isinstance(edit, SetAnnotation | RemoveAnnotation) and edit.key == PLACED
+
+
+def validate(pod: Any, *rules: Any, **fields: Any) -> Result:
+    found = read_review(pod, **fields)
+    return place(*rules or [SPACE]).validate(found.pod, Context(found, "*", CREATED_MS))
+
+
+def validate_template(
+    pod: Any, *rules: Any, kind: str = "Deployment", operation: str = "CREATE"
+) -> Result:
+    template = {"metadata": {"name": "w"}, "spec": {"template": pod}}
+    group = {"group": "apps", "version": "v1", "kind": kind}
+    return validate(template, *rules, kind=group, operation=operation)
+
+
+def only_warning(text: str) -> Result:
+    return Result(Code.SUCCESS, (), "", [text])
+
+
+IN_EDGE = f'"{ROLE} In [edge]"'
+
+
+def owned(**replaced: Any) -> Any:
+    pod = space()
+    pod["metadata"]["ownerReferences"] = [DAEMON_OWNER | replaced]
+    return pod
+
+
+LATE = rule(name="late", resolveAtRelease=True, nodeSelector={"zone": "a"})
+
+
+def gated(**spec: Any) -> Any:
+    return space(schedulingGates=[{"name": GATE}], **spec)
+
+
+def stored(pod: Any, *rules: Any) -> Any:
+    profile = {"plugins": ({"disabled": [{"name": "delay"}]}), "pluginConfig": []}
+    args = {"name": "placement", "args": {"rules": list(rules)}}
+    text = json.dumps([profile | {"pluginConfig": [args]}])
+    edits = make_pipeline(f"profiles: {text}", known=KNOWN).mutate(read_review(pod), now_ms=0).edits
+    return apply_patch(pod, patch(Pod.of(pod), edits))

@@ -1,0 +1,93 @@
+"""Generated rules, pods and nodes."""
+
+from typing import Any
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from holdfast.webhook.errors import ConfigurationError
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.plugin import Code
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins import placement
+from tests.support.config_cases import rule
+from tests.support.fakes import apply_patch
+from tests.support.generated import affinities, rule_parts
+from tests.support.generated import nodes as node_lists
+from tests.support.generated import pods as generated_pods
+from tests.support.matching import admits, is_tightening, meets
+from tests.unit.plugins.placement.placed import SPACE_POD, gated, mutate, release, validate
+
+rule_lists = st.lists(rule_parts, min_size=1, max_size=2)
+
+
+def named(parts: list[Any]) -> list[Any]:
+    return [rule(**part, name=f"r{index}") for index, part in enumerate(parts)]
+
+
+def allowed_by(rules: list[Any], node: Any) -> bool:
+    labels = node["metadata"]["labels"]
+    return all(
+        all(meets(labels, one) for one in each["require"])
+        and all(labels.get(key) == value for key, value in each.get("nodeSelector", {}).items())
+        for each in rules
+    )
+
+
+@given(generated_pods, rule_lists, node_lists)
+def test_placed_pod_fits_exactly_the_nodes_that_pod_and_rules_allow(
+    pod: Any, parts: list[Any], nodes: list[Any]
+) -> None:
+    rules = named(parts)
+    pod["metadata"]["annotations"] = SPACE_POD
+    try:
+        result = mutate(pod, *rules)
+    except ConfigurationError:
+        assert not any(allowed_by(rules, node) for node in nodes)
+        return
+    patched = apply_patch(pod, patch(Pod.of(pod), result.edits))
+
+    admitted = [admits(patched, node) for node in nodes]
+    if placement._is_pinned(Pod.of(pod)):
+        assert patched == pod
+        return
+    assert [admits(pod, node) and allowed_by(rules, node) for node in nodes] == admitted
+    assert not (result.warnings and any(admitted))
+    assert patch(Pod.of(patched), mutate(patched, *rules).edits) == []
+    assert is_tightening(pod, patched)
+    assert validate(patched, *rules).code is Code.SUCCESS
+
+
+@given(generated_pods, st.lists(rule_parts, min_size=1, max_size=6))
+def test_warning_names_the_first_rule_that_leaves_no_alternative(
+    pod: Any, parts: list[Any]
+) -> None:
+    pod["metadata"]["annotations"] = SPACE_POD
+    rules = named(parts)
+    try:
+        reported = [list(mutate(pod, *rules[: count + 1]).warnings) for count in range(len(rules))]
+    except ConfigurationError:
+        assume(False)
+    if placement._is_pinned(Pod.of(pod)):
+        return
+    first = next((count for count, warnings in enumerate(reported) if warnings), len(rules))
+
+    assert reported[first:] == reported[first : first + 1] * (len(rules) - first)
+    for (warning,) in reported[first:]:
+        assert warning.startswith(f"holdfast: rule r{first}: ")
+
+
+@given(affinities, rule_parts, node_lists)
+def test_release_and_creation_write_the_same_edits(
+    affinity: Any, part: Any, nodes: list[Any]
+) -> None:
+    pod = gated(affinity=affinity)
+    early, late = rule(**part), rule(**part, resolveAtRelease=True)
+    try:
+        at_creation = mutate(pod, early).edits
+    except ConfigurationError:
+        assume(False)
+    at_release = release(pod, late).edits
+
+    assert list(at_creation) == list(at_release)
+    assert mutate(pod, late).edits == ()
