@@ -1,0 +1,321 @@
+"""CAs that are replaced, lost, restored, planted or stolen."""
+
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any
+
+import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import rsa
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from holdfast.certs import authority, rotation
+from holdfast.certs.rotation import Action, Authority, Data, Observation, carry_out, next_step
+from tests.unit.certs.certificates import (
+    DAY,
+    NOW,
+    PLAN,
+    action,
+    another,
+    fingerprint,
+    first,
+    run_next_step,
+    steady,
+    trusted,
+)
+
+
+def rsa_ca() -> Data:
+    """Make a foreign CA with an RSA key."""
+    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
+    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "theirs")])
+    certificate = (
+        x509.CertificateBuilder()
+        .subject_name(name)
+        .issuer_name(name)
+        .public_key(key.public_key())
+        .serial_number(1)
+        .not_valid_before(NOW - DAY)
+        .not_valid_after(NOW + 365 * DAY)
+        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
+        .sign(key, hashes.SHA256())
+    )
+    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    return {
+        "tls.crt": certificate.public_bytes(pem),
+        "tls.key": key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain),
+    }
+
+
+RSA = rsa_ca()
+
+
+def test_ca_rotation_step_by_step() -> None:
+    ca, leaf = first()
+    now = NOW + 244 * DAY
+    served = [authority.read(leaf["tls.crt"])]
+
+    def observed(ca: Data, leaf: Data, **others: Any) -> Observation:
+        return steady(now, authority=ca, leaf=leaf, **others)
+
+    leaf = run_next_step(observed(ca, leaf, served=served))
+    assert action(observed(ca, leaf)) is Action.INTRODUCE
+    introduced = run_next_step(observed(ca, leaf))
+    both = Authority.read(introduced)
+    assert both is not None
+    assert both.bundle == introduced["tls.crt"] + introduced["next.crt"]
+    assert introduced["tls.crt"] == ca["tls.crt"]
+
+    assert action(observed(introduced, leaf)) is None
+    known = trusted(introduced, 59.9, "next.crt")
+    assert action(observed(introduced, leaf, trusted=known)) is None
+    known = {**trusted(introduced), **trusted(introduced, 60, "next.crt")}
+    assert action(observed(introduced, leaf, trusted=known)) is Action.PROMOTE
+    promoted = run_next_step(observed(introduced, leaf, trusted=known))
+    assert promoted["tls.crt"] == introduced["next.crt"]
+    assert promoted["retired.crt"] == ca["tls.crt"]
+    assert datetime.fromisoformat(promoted["retired-until"].decode()) == now + 30 * DAY
+
+    assert action(observed(promoted, leaf, trusted=known)) is Action.ISSUE
+    renewed = run_next_step(observed(promoted, leaf, trusted=known))
+    assert action(observed(promoted, renewed, trusted=known)) is None
+    now += 10 * DAY
+    assert action(observed(promoted, renewed, trusted=known)) is None
+    now += 20 * DAY
+    renewed = run_next_step(observed(promoted, renewed, trusted=known))
+    assert action(observed(promoted, renewed, trusted=known)) is Action.FORGET
+    forgotten = run_next_step(observed(promoted, renewed, trusted=known))
+    assert forgotten == {"tls.crt": promoted["tls.crt"], "tls.key": promoted["tls.key"]}
+    assert action(observed(forgotten, renewed, trusted=known)) is None
+
+
+LOST: list[Any] = [
+    pytest.param(None, id="deleted"),
+    pytest.param({}, id="empty"),
+    pytest.param({"tls.crt": b"no PEM", "tls.key": b""}, id="corrupted"),
+]
+
+
+@pytest.mark.parametrize("lost", LOST)
+def test_lost_ca_stays_trusted(lost: Data | None) -> None:
+    ca, leaf = first()
+    observed = steady(authority=lost, trusted={})
+    assert action(observed) is Action.NEW_AUTHORITY
+    assert action(replace(observed, known_for=timedelta())) is Action.NEW_AUTHORITY
+    after = Authority.read(run_next_step(observed))
+    assert after is not None
+    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
+    assert after.retired_until == NOW + authority.LEAF_LIFETIME
+    # nothing is issued until API servers trust the CA
+    assert action(steady(authority=after.data(), trusted={})) is None
+    assert rotation.serves(authority.read(leaf["tls.crt"]), after.bundle, NOW, PLAN.names)
+
+
+def test_lost_ca_is_recovered_from_the_leaf_secret() -> None:
+    ca, _ = first()
+    after = Authority.read(run_next_step(steady(authority=None, bundles=[b""])))
+    assert after is not None
+    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
+
+
+def test_ca_without_its_key_is_retired() -> None:
+    ca, _ = first()
+    observed = steady(authority={**ca, "tls.key": another()[0]["tls.key"]})
+    after = Authority.read(run_next_step(observed))
+    assert after is not None
+    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
+
+
+def test_ca_with_an_rsa_key_is_retired() -> None:
+    found = Authority.read(run_next_step(steady(authority=RSA)))
+    assert found is not None
+    assert fingerprint(RSA["tls.crt"]) in {one.fingerprint for one in found.retired}
+
+
+def restored(**others: Any) -> Observation:
+    """Return an observation of a replaced CA that was restored from a backup."""
+    ca, leaf = another()
+    given: dict[str, Any] = {
+        "leaf": leaf,
+        "bundles": [ca["tls.crt"]],
+        "trusted": trusted(ca),
+        "served": [authority.read(leaf["tls.crt"])],
+    }
+    return steady(**{**given, **others})
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({}, id="the CA alone"),
+        pytest.param({"leaf": first()[1]}, id="both Secrets"),
+        pytest.param({"known_for": timedelta()}, id="the clock was just set"),
+        pytest.param({"served": [], "unknown": True}, id="a replica does not answer"),
+        pytest.param({"now": NOW + 3 * DAY}, id="later"),
+    ],
+)
+def test_served_ca_missing_from_a_restored_secret_stays_trusted(
+    change: dict[str, Any],
+) -> None:
+    ca, (needed, needed_leaf) = first()[0], another()
+    observed = restored(**change)
+    assert action(observed) is Action.RETAIN
+    data = run_next_step(observed)
+    assert data["tls.crt"] == ca["tls.crt"]
+    assert data["retired.crt"] == needed["tls.crt"]
+    until = observed.now + authority.LEAF_LIFETIME
+    assert datetime.fromisoformat(data["retired-until"].decode()) == until
+    after = Authority.read(data)
+    assert after is not None
+    certificate = authority.read(needed_leaf["tls.crt"])
+    assert rotation.serves(certificate, after.bundle, observed.now, PLAN.names)
+    # nothing is issued until API servers trust the CA
+    assert action(replace(observed, authority=data)) is None
+
+
+def test_restored_ca_signs_once_trusted_and_replaces_the_other() -> None:
+    ca, (needed, _) = first()[0], another()
+    data = run_next_step(restored())
+    bundles = [ca["tls.crt"] + needed["tls.crt"]]
+    known = {**trusted(ca), **trusted(needed)}
+    observed = restored(authority=data, bundles=bundles, trusted=known)
+    assert action(observed) is Action.ISSUE
+    leaf = run_next_step(observed)
+    served = [authority.read(leaf["tls.crt"])]
+    later = restored(
+        now=NOW + PLAN.settling,
+        authority=data,
+        leaf=leaf,
+        bundles=bundles,
+        trusted=known,
+        served=served,
+    )
+    assert action(later) is Action.FORGET
+    assert run_next_step(later) == ca
+    assert action(replace(later, authority=ca)) is None
+
+
+def test_bundled_ca_without_a_valid_served_leaf_is_not_retained() -> None:
+    ca, _ = first()
+    planted_bundle = [ca["tls.crt"] + another()[0]["tls.crt"]]
+    assert action(steady(bundles=planted_bundle)) is None
+    late = NOW + 31 * DAY
+    leaf = run_next_step(steady(late, leaf=None))
+    theirs = authority.read(another()[1]["tls.crt"])
+    served = [authority.read(leaf["tls.crt"]), theirs]
+    assert action(steady(late, leaf=leaf, served=served, bundles=planted_bundle)) is None
+
+
+def test_retained_cas_do_not_exceed_the_limit_of_retired_cas() -> None:
+    crowd = [authority.new_ca(str(number), now=NOW).certificate for number in range(20)]
+    full = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED])}
+    assert action(restored(authority=full, unknown=True)) is None
+    nearly = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED - 1])}
+    data = run_next_step(restored(authority=nearly, unknown=True, bundles=crowd))
+    assert data["retired.crt"] == b"".join(crowd[: rotation.MOST_RETIRED])
+
+
+CONTENT = st.one_of(
+    st.binary(max_size=60),
+    st.sampled_from(["tls.crt", "tls.key"]).flatmap(
+        lambda name: st.integers(0, 700).map(lambda at: first()[0][name][:at] + b"!" + b"A" * 9)
+    ),
+    st.sampled_from(["tls.crt", "tls.key"]).map(lambda name: first()[1][name]),
+    st.sampled_from(["tls.crt", "tls.key"]).map(lambda name: RSA[name]),
+)
+NAMES = st.sampled_from(["tls.crt", "tls.key", "ca.crt", "next.crt", "next.key", "retired.crt"])
+SECRETS = st.none() | st.dictionaries(NAMES, CONTENT)
+
+
+@settings(max_examples=30, deadline=None)
+@given(SECRETS, SECRETS, st.lists(CONTENT, max_size=2))
+def test_rotation_recovers_from_arbitrary_secrets_and_bundles(
+    ca: Data | None, leaf: Data | None, bundles: list[bytes]
+) -> None:
+    for _ in range(6):
+        observed = Observation(NOW, ca, leaf, bundles)
+        step = next_step(observed, PLAN)
+        if step is None:
+            break
+        if step.action is Action.ISSUE:
+            leaf = carry_out(step, observed, PLAN)
+        else:
+            ca = carry_out(step, observed, PLAN)
+    assert next_step(Observation(NOW, ca, leaf, bundles), PLAN) is None
+    assert Authority.read(ca) is not None
+
+
+def test_expired_ca_is_replaced() -> None:
+    assert next_step(steady(NOW + 366 * DAY), PLAN) == (
+        Action.NEW_AUTHORITY,
+        "it is not valid at this time",
+    )
+
+
+def test_corrupt_next_ca_is_replaced() -> None:
+    ca, leaf = first()
+    now = NOW + 244 * DAY
+    leaf = run_next_step(steady(now, leaf=None))
+    corrupt_next = {**ca, "next.crt": b"no PEM", "next.key": b""}
+    assert action(steady(now, authority=corrupt_next, leaf=leaf)) is Action.INTRODUCE
+
+
+def test_leaf_is_not_accepted_as_a_ca() -> None:
+    _, leaf = first()
+    assert Authority.read({"tls.crt": leaf["tls.crt"], "tls.key": leaf["tls.key"]}) is None
+
+
+def planted(until: bytes = b"9999-01-01T00:00:00+00:00") -> Data:
+    return {**first()[0], "retired.crt": another()[0]["tls.crt"], "retired-until": until}
+
+
+@pytest.mark.parametrize("until", [b"9999-01-01T00:00:00+00:00", b"soon", b""])
+def test_unserved_retired_ca_is_removed_after_settling(until: bytes) -> None:
+    data, later = planted(until), NOW + PLAN.settling
+
+    assert action(steady(later - timedelta(seconds=1), authority=data)) is None
+    assert action(steady(later, authority=data)) is Action.FORGET
+    assert run_next_step(steady(later, authority=data)) == first()[0]
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"unknown": True}, id="a replica does not answer"),
+        pytest.param({"served": []}, id="nothing is served"),
+        pytest.param({"known_for": timedelta()}, id="the clock was just set"),
+    ],
+)
+def test_retired_ca_is_kept_while_it_may_be_needed(change: dict[str, Any]) -> None:
+    assert action(steady(NOW + DAY, authority=planted(), **change)) is None
+
+
+def test_retired_ca_is_kept_while_a_replica_serves_its_leaf() -> None:
+    theirs = authority.read(another()[1]["tls.crt"])
+    served = [*steady().served, theirs]
+
+    assert action(steady(NOW + DAY, authority=planted(), served=served)) is None
+
+
+def test_deleting_both_secrets_removes_a_stolen_ca() -> None:
+    ca, leaf = first()
+    now = NOW + DAY
+    fresh = run_next_step(steady(now, authority=None, leaf=None))
+    assert fresh["retired.crt"] == ca["tls.crt"]
+    renewed = run_next_step(steady(now, authority=fresh, leaf=None, trusted=trusted(fresh)))
+    served = [authority.read(renewed["tls.crt"])]
+    known = {"authority": fresh, "leaf": renewed, "trusted": trusted(fresh)}
+    mixed = [*served, authority.read(leaf["tls.crt"])]
+    assert action(steady(now + DAY, **known, served=mixed)) is None
+    after = run_next_step(steady(now + PLAN.settling, **known, served=served))
+    assert ca["tls.crt"] not in after.values()
+    assert after.keys() == {"tls.crt", "tls.key"}
+
+
+def test_retired_ca_with_an_unreadable_expiry_is_kept() -> None:
+    ca, _ = first()
+    for text in (b"soon", b"\xff", b"2026-03-01T12:00:00"):
+        data = {**ca, "retired.crt": another()[0]["tls.crt"], "retired-until": text}
+        assert action(steady(authority=data, unknown=True)) is None

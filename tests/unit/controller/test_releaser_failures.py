@@ -1,0 +1,288 @@
+"""Releases that fail, and pods that change meanwhile."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from holdfast.webhook.controller.releaser import (
+    Attempt,
+    Outcome,
+    Releaser,
+)
+from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.framework.plugin import (
+    Result,
+)
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.plugins.pace.args import KEY as PACE
+from tests.support.builders import (
+    CREATED_MS,
+    GATE,
+    HOUR,
+    held,
+    make_delay,
+    make_pod,
+)
+from tests.support.fakes import ANNOTATION_BYTES, FakeApi, raising, status_error, unreachable
+from tests.support.scripted import Slots, Tightening, decider_of
+from tests.unit.controller.releases import (
+    KEY,
+    add_annotation,
+    api_with_held_pod,
+    api_with_pending,
+    attempt,
+    now_ms,
+    pending_of,
+    pending_with_recheck,
+    release,
+)
+
+
+def test_deleted_pod_is_gone() -> None:
+    api, known = api_with_pending()
+    api.delete(KEY)
+
+    assert Attempt(Outcome.GONE) == release(api, known)
+
+
+def test_webhook_404_does_not_mean_pod_is_gone() -> None:
+    api = api_with_held_pod()
+    rejection = status_error(404, reason="NotFound")
+    api.before("PATCH", raising(rejection))
+
+    attempt = release(api)
+    assert (attempt.outcome, attempt.reason) == (Outcome.RETRY, str(rejection))
+    assert attempt.held is not None
+
+
+def test_pod_deleted_during_reread_is_gone() -> None:
+    api = api_with_held_pod()
+    api.before("PATCH", raising(status_error(409)))
+    api.before("GET", lambda: api.delete(KEY))
+
+    assert Attempt(Outcome.GONE) == release(api)
+
+
+def test_pod_without_gate_counts_as_gone() -> None:
+    api, known = api_with_pending()
+    api.put_pod(make_pod({"delay": "15"}))
+
+    assert Attempt(Outcome.GONE) == release(api, known)
+
+
+@pytest.mark.parametrize(
+    "annotations",
+    [{"other": "1"}, {"delay": "5"}, {"delay": None}, {"delay": "soon"}],
+    ids=["foreign annotation", "shorter", "removed", "invalid, held annotation decides"],
+)
+def test_changed_pod_still_due_is_released_at_once(annotations: dict[str, Any]) -> None:
+    api, known = api_with_pending()
+    api.annotate(KEY, **annotations)
+
+    now = pending_of(api)
+
+    assert Attempt(Outcome.RELEASED, now, notes=[]) == release(api, known)
+    assert (api.count("PATCH"), api.count("GET")) == (2, 1)
+
+
+def test_postponed_pod_is_not_released() -> None:
+    api, known = api_with_pending()
+    api.annotate(KEY, delay="1h")
+
+    attempt = release(api, known)
+    assert Attempt(Outcome.CHANGED, pending_of(api)) == attempt
+    assert attempt.held is not None
+    assert attempt.held.due_ms == CREATED_MS + HOUR
+    assert api.gates(KEY) == [GATE]
+
+
+@pytest.mark.parametrize("delay", ["1", "15", "1h"], ids=["earlier", "same", "later"])
+def test_recreated_pod_is_not_released_by_stale_attempt(delay: str) -> None:
+    api, known = api_with_pending()
+    api.put_pod(held({"delay": delay}, uid="another"))
+
+    assert Attempt(Outcome.CHANGED, pending_of(api)) == release(api, known)
+    assert api.gates(KEY) == [GATE]
+
+
+def test_reordered_gates_are_found() -> None:
+    api = api_with_held_pod(gates=[GATE, "a.io/b"])
+    known = pending_of(api)
+    api.put_pod(held({"delay": "15"}, gates=["a.io/b", GATE]))
+
+    assert Outcome.RELEASED is release(api, known).outcome
+    assert api.gates(KEY) == ["a.io/b"]
+
+
+def test_pod_that_keeps_changing_is_tried_three_times() -> None:
+    api = api_with_held_pod()
+    api.before("PATCH", *[lambda: api.annotate(KEY, noise=str(api.count("PATCH")))] * 4)
+    attempt = release(api)
+
+    assert Outcome.RETRY is attempt.outcome
+    assert attempt.reason == "the pod changed during 3 patches in a row"
+    assert (api.count("PATCH"), api.count("GET")) == (3, 3)
+    assert pending_of(api) == attempt.held
+
+
+@pytest.mark.parametrize("status", [400, 403, 409, 422])
+def test_webhook_rejection_is_retried_later(status: int) -> None:
+    api = api_with_held_pod()
+    api.before("PATCH", raising(status_error(status, retry_after=3.0)))
+
+    expected = Attempt(Outcome.RETRY, pending_of(api), f"HTTP {status}: scripted", 3.0)
+    assert expected == release(api)
+    assert (api.count("PATCH"), api.count("GET")) == (1, 1)
+
+
+def test_pod_without_room_for_released_annotation_is_released() -> None:
+    api = api_with_held_pod()
+    api.annotate(KEY, filled="x" * (ANNOTATION_BYTES - 60))
+
+    assert Outcome.RELEASED is release(api).outcome
+    assert api.gates(KEY) == []
+
+
+def test_paced_pod_is_not_released_without_released_annotation() -> None:
+    api = api_with_held_pod(gates=[GATE, PACE])
+    api.annotate(KEY, filled="x" * (ANNOTATION_BYTES - 60))
+
+    found = Releaser(api, decider_of(make_delay()), now_ms).release(KEY, pending_of(api))
+    assert (found.outcome, found.reason) == (Outcome.RETRY, "HTTP 422: annotations: Too long")
+
+
+@pytest.mark.parametrize(
+    ("error", "retry_after"),
+    [
+        pytest.param(status_error(429, retry_after=7.0), 7.0, id="429 with Retry-After"),
+        pytest.param(status_error(429), None, id="429"),
+        pytest.param(status_error(500), None, id="500"),
+        pytest.param(status_error(503, retry_after=1.0), 1.0, id="503"),
+        pytest.param(status_error(401), None, id="401"),
+        pytest.param(status_error(404), None, id="404 without a reason"),
+        pytest.param(unreachable(), None, id="unreachable"),
+    ],
+)
+@pytest.mark.parametrize("method", ["PATCH", "GET"])
+def test_other_failures_are_retried_later(
+    method: str, error: Exception, retry_after: float | None
+) -> None:
+    api = api_with_held_pod()
+    api.before(method, raising(error))
+    if method == "GET":
+        api.before("PATCH", raising(status_error(409)))
+
+    assert Attempt(Outcome.RETRY, None, str(error), retry_after) == release(api)
+    assert api.gates(KEY) == [GATE]
+
+
+def test_invalid_pod_response_is_retried_later() -> None:
+    api, known = api_with_pending()
+    api.before("PATCH", raising(status_error(409)))
+    api.pods[KEY]["metadata"]["name"] = 5
+
+    assert Outcome.RETRY is release(api, known).outcome
+
+
+def test_retry_after_lost_response_finds_pod_gone() -> None:
+    api, known = api_with_pending()
+    api.after("PATCH", raising(unreachable()))
+
+    assert Outcome.RETRY is release(api, known).outcome
+    assert api.gates(KEY) == []
+    assert Attempt(Outcome.GONE) == release(api, known)
+
+
+@pytest.mark.parametrize(
+    ("status", "message", "left"),
+    [
+        pytest.param(409, "scripted", 1, id="rejected"),
+        pytest.param(429, "scripted", 1, id="429"),
+        pytest.param(502, "Bad Gateway", 0, id="proxy"),
+        pytest.param(503, "upstream connect error", 0, id="proxy 503"),
+        pytest.param(500, "Internal error occurred: failed calling webhook", 1, id="webhook"),
+        pytest.param(500, "etcdserver: leader changed", 0, id="etcd leader change"),
+        pytest.param(504, "Timeout: request did not complete", 0, id="timeout"),
+        pytest.param(None, "", 0, id="no response"),
+    ],
+)
+def test_failed_release_keeps_slot_only_if_outcome_is_unknown(
+    status: int | None, message: str, left: int
+) -> None:
+    slots = Slots()
+    api = FakeApi(held(gates=[Slots.gate]))
+    error = unreachable() if status is None else ApiStatusError(message, status=status)
+    api.before("PATCH", raising(error))
+
+    assert Outcome.RETRY is attempt(api, decider_of(slots)).outcome
+    assert slots.free == left
+
+
+def test_pod_returns_its_slot_if_api_server_shuts_down() -> None:
+    slots = Slots()
+    api = FakeApi(held(gates=[Slots.gate]))
+    api.before("PATCH", raising(status_error(503, reason="ServiceUnavailable")))
+
+    assert Outcome.RETRY is attempt(api, decider_of(slots)).outcome
+    assert slots.free == 1
+
+
+@pytest.mark.parametrize("is_read", [True, False], ids=["read", "not read"])
+def test_pod_released_with_lost_response_keeps_its_slot(is_read: bool) -> None:
+    slots = Slots()
+    api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
+    known = pending_with_recheck(api, decider)
+    api.after("PATCH", raising(unreachable()))
+    assert Outcome.RETRY is attempt(api, decider, known).outcome
+
+    if not is_read:
+        api.before("GET", raising(unreachable()))
+    outcome = Outcome.GONE if is_read else Outcome.RETRY
+    assert outcome is attempt(api, decider, known).outcome
+    assert (api.gates(KEY), slots.free) == ([], 0)
+
+
+@pytest.mark.parametrize("cause", ["lost_lead", "freeze"])
+@pytest.mark.parametrize("when", ["read", "plugin_call", "rejected"])
+def test_release_is_aborted_by_lost_leadership_or_freeze(when: str, cause: str) -> None:
+    slots, allowed = Slots(), [True]
+
+    def at_release(pod: Pod) -> Result:
+        if when == "plugin_call":
+            allowed.clear()
+        return add_annotation(pod)
+
+    decider = decider_of(slots, Tightening(at_release))
+    api = FakeApi(held(gates=[Slots.gate]))
+    known = pending_with_recheck(api, decider)._replace(copy=b"")
+    if when == "read":
+        api.before("GET", allowed.clear)
+    elif when == "rejected":
+        api.before("PATCH", raising(status_error(422)))
+        api.before("GET", lambda: None, allowed.clear)
+    releaser = Releaser(
+        api,
+        decider,
+        now_ms,
+        leading=lambda: cause == "freeze" or bool(allowed),
+        is_frozen=lambda _: cause == "freeze" and not allowed,
+    )
+
+    found = releaser.release(KEY, known)
+    assert (found.outcome, slots.free) == (Outcome.CHANGED, 1)
+    assert (api.count("PATCH"), api.gates(KEY)) == (int(when == "rejected"), [Slots.gate])
+
+
+@pytest.mark.parametrize("is_new", [False, True], ids=["deleted", "recreated"])
+def test_gone_pod_returns_its_slot(*, is_new: bool) -> None:
+    slots = Slots()
+    api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
+    known = pending_with_recheck(api, decider)
+    api.delete(KEY)
+    if is_new:
+        api.put_pod(make_pod(uid="another"))
+
+    assert Attempt(Outcome.GONE) == attempt(api, decider, known)
+    assert slots.free == 1

@@ -1,0 +1,499 @@
+"""Order, failures, blocking calls and measurements of plugins."""
+
+import itertools
+from collections.abc import Callable, Mapping
+from typing import Any, cast
+
+import pytest
+
+from holdfast.webhook.errors import PluginFailedError, UndecidedError, UnreachableError
+from holdfast.webhook.framework.plugin import (
+    Code,
+    Context,
+    Plugin,
+    Result,
+    error,
+    reject,
+    skip,
+    success,
+)
+from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.model.annotations import (
+    PROFILE_ANNOTATION,
+)
+from holdfast.webhook.model.edits import (
+    AddGate,
+    RemoveAnnotation,
+    SetAnnotation,
+)
+from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.review import PodReview
+from holdfast.webhook.model.workloads import Workload
+from tests.support.builders import (
+    GATE,
+    Measured,
+    make_pod,
+    read_review,
+)
+from tests.support.scripted import (
+    Answer,
+    Blocking,
+    Holding,
+    HoldingToo,
+    Other,
+    Scripted,
+    Tightening,
+    answering,
+    pipeline_of,
+    raising,
+)
+from tests.unit.framework.reviews import relevant_review
+
+
+def test_plugins_run_in_order_and_share_state() -> None:
+    def first(_pod: Pod, context: Context) -> Result:
+        context.state["seen"] = "first"
+        return success(SetAnnotation("a", "1"), warnings=["w1"])
+
+    def second(_pod: Pod, context: Context) -> Result:
+        return success(SetAnnotation("b", context.state["seen"]), warnings=["w2"])
+
+    pipeline = pipeline_of(Scripted(first), Other(second))
+    verdict = pipeline.mutate(read_review(), now_ms=5)
+
+    assert verdict.edits == [
+        SetAnnotation("a", "1"),
+        SetAnnotation("b", "first"),
+        SetAnnotation(PROFILE_ANNOTATION, "*"),
+    ]
+    assert verdict.warnings == ["w1", "w2"]
+
+
+def test_context_has_review_profile_and_time() -> None:
+    seen: list[Context] = []
+
+    def note(_pod: Pod, context: Context) -> Result:
+        seen.append(context)
+        return skip()
+
+    review = read_review()
+    pipeline_of(Scripted(note), name="default-scheduler").mutate(review, now_ms=5)
+
+    assert [Context(review, "default-scheduler", 5, {})] == seen
+
+
+def test_plugins_after_an_added_gate_see_the_pod_as_held() -> None:
+    seen: list[object] = []
+
+    def look(_pod: Pod, context: Context) -> Result:
+        seen.append(context.held)
+        return success(SetAnnotation("a", "1"), AddGate(GATE)) if len(seen) == 2 else success()
+
+    pipeline_of(Scripted(look), Other(look), Blocking(look)).mutate(relevant_review(), now_ms=0)
+
+    assert seen == [False, False, True]
+
+
+def test_rejection_includes_reasons_from_validate() -> None:
+    pipeline = pipeline_of(
+        Scripted(answering(success()), answering(reject("third"))),
+        Other(answering(reject("first")), answering(reject("said already"))),
+        Blocking(answering(reject("second")), answering(reject("said already"))),
+        HoldingToo(),
+        Tightening(lambda _: skip()),
+    )
+
+    verdict = pipeline.mutate(relevant_review(), now_ms=0)
+
+    assert Verdict(Code.REJECT, (), ["first", "second", "third"]) == verdict
+    assert verdict.message == "first; second; third"
+
+
+def test_validate_is_not_called_after_mutate_skipped() -> None:
+    never_asked = raising(AssertionError("asked"))
+    observe = Measured()
+    pipeline = pipeline_of(
+        Scripted(answering(skip()), never_asked),
+        Other(answering(reject("no"))),
+        Blocking(answering(skip()), never_asked),
+        observe=observe,
+    )
+
+    assert pipeline.mutate(relevant_review(), now_ms=0).reasons == ["no"]
+    assert [plugin for plugin, point, *_ in observe.seen if point == "validate"] == []
+
+
+def test_validate_of_rejected_pod_sees_the_patched_pod() -> None:
+    seen: list[Any] = []
+
+    def look(pod: Pod, context: Context) -> Result:
+        seen.append((pod, context.review.pod, context.review.whole_pod(), context.state))
+        return success()
+
+    manifest = make_pod({"a~/b": "1", "gone": "2"}, gates=["x"])
+    edits = success(AddGate(GATE), SetAnnotation("a~/b", "3"), RemoveAnnotation("gone"))
+    pipeline_of(Scripted(answering(edits), look), Other(answering(reject("no")))).mutate(
+        read_review(manifest), now_ms=0
+    )
+
+    expected = make_pod({"a~/b": "3"}, gates=["x", GATE])
+    assert [(Pod.of(expected), Pod.of(expected), expected, {"held": True})] == seen
+
+
+WRONG_TYPE = success(SetAnnotation("a", cast(Any, 5)))
+
+
+@pytest.mark.parametrize(
+    ("pod", "plugin"),
+    [
+        pytest.param(make_pod(), Scripted(validate=raising(KeyError())), id="validate raises"),
+        pytest.param(make_pod(), Scripted(validate=answering(error("x"))), id="validate fails"),
+        pytest.param(make_pod(), Scripted(raising(KeyError())), id="mutate raises"),
+        pytest.param({}, Scripted(answering(success(AddGate(GATE)))), id="no spec to edit"),
+        pytest.param(make_pod(), Scripted(answering(WRONG_TYPE)), id="an edit of the wrong type"),
+    ],
+)
+def test_later_failure_does_not_replace_a_rejection(pod: Any, plugin: Plugin) -> None:
+    pipeline = pipeline_of(Other(answering(reject("no"))), plugin)
+
+    verdict = pipeline.mutate(read_review(pod), now_ms=0)
+    assert (verdict.code, verdict.reasons) == (Code.REJECT, ["no"])
+
+
+def test_rejection_of_large_pod_omits_validate_reasons() -> None:
+    pipeline = pipeline_of(
+        Scripted(validate=answering(reject("two"))), Other(answering(reject("one")))
+    )
+    small, large = make_pod({"other": "x" * 200_000}), make_pod({"other": "x" * 300_000})
+
+    assert pipeline.mutate(read_review(small), now_ms=0).reasons == ["one", "two"]
+    assert pipeline.mutate(read_review(large), now_ms=0).reasons == ["one"]
+
+
+def test_validate_collects_all_rejections_and_warnings() -> None:
+    pipeline = pipeline_of(
+        Scripted(validate=answering(reject("first"))),
+        Other(validate=answering(success(warnings=["mind"]))),
+        Blocking(validate=answering(reject("second"))),
+    )
+
+    assert Verdict(Code.REJECT, (), ["first", "second"], ["mind"]) == pipeline.validate(
+        relevant_review(), now_ms=0
+    )
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_run_stops_at_first_rejection_without_run_all(point: str) -> None:
+    observe = Measured()
+    pipeline = pipeline_of(
+        Scripted(),
+        Other(answering(reject("first")), answering(reject("first"))),
+        Blocking(answering(reject("second")), answering(reject("second"))),
+        run_all=False,
+        observe=observe,
+    )
+
+    verdict = getattr(pipeline, point)(relevant_review(), now_ms=0)
+    assert verdict.reasons == ["first"]
+    assert [plugin for plugin, *_ in observe.seen] == ["scripted", "other", ""]
+
+
+def test_template_rejection_names_its_path() -> None:
+    content = {"metadata": {"name": "w"}, "spec": {"template": {"metadata": {}}}}
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    pipeline = pipeline_of(Scripted(validate=answering(reject("no"))))
+    verdict = pipeline.validate(read_review(content, kind=kind), now_ms=0)
+
+    assert verdict.reasons == ["spec.template.metadata: no"]
+
+
+NONSENSE: Any = object()
+NO_RESULT = "TypeError: it returned %s, not a Result"
+NO_LIST = "TypeError: it returned %s, not a list of edits or warnings"
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+@pytest.mark.parametrize(
+    ("answer", "why"),
+    [
+        pytest.param(raising(KeyError("x")), "KeyError: 'x'", id="raises"),
+        pytest.param(answering(cast(Any, None)), NO_RESULT % "NoneType", id="returns None"),
+        pytest.param(
+            answering(Result(cast(Any, "Success"))), NO_RESULT % "Result", id="an unknown code"
+        ),
+        pytest.param(
+            answering(success(AddGate("a"), NONSENSE)),
+            "TypeError: it returned the edit object; use holdfast.edits",
+            id="an unknown edit",
+        ),
+        pytest.param(
+            answering(Result(edits=cast(Any, iter([AddGate("a")])))),
+            NO_LIST % "list_iterator",
+            id="edits from an iterator",
+        ),
+        pytest.param(
+            answering(Result(Code.SKIP, [AddGate("a")])),
+            "TypeError: it returned edits with Skip; use success",
+            id="skip with edits",
+        ),
+        pytest.param(
+            answering(Result(warnings="mind")), NO_LIST % "str", id="warnings as a string"
+        ),
+        pytest.param(
+            answering(success(warnings=["mind", cast(Any, KeyError("x"))])),
+            "TypeError: it returned the warning KeyError; use text",
+            id="a warning that is not a string",
+        ),
+        pytest.param(
+            answering(reject(cast(Any, KeyError("x")))),
+            "TypeError: it returned the reason KeyError; use text",
+            id="a reason that is not a string",
+        ),
+        pytest.param(answering(reject("caf\ud800")), "UnicodeEncodeError: ", id="a lone surrogate"),
+    ],
+)
+def test_failing_plugin_is_named_and_measured(point: str, answer: Answer, why: str) -> None:
+    observe = Measured()
+    pipeline = pipeline_of(Scripted(answer, answer), Other(), observe=observe)
+
+    with pytest.raises(PluginFailedError) as caught:
+        getattr(pipeline, point)(read_review(), now_ms=0)
+
+    assert str(caught.value).startswith(f"plugin 'scripted' failed in {point}: {why}")
+    assert caught.value.__cause__ is not None
+    assert [("scripted", point, "Error", "*"), ("", point, "Error", "*")] == observe.seen
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_failed_lookup_raises_undecided_error(point: str) -> None:
+    observe = Measured()
+    fails = raising(UnreachableError("https://api does not answer: timed out"))
+    pipeline = pipeline_of(Scripted(fails, fails), observe=observe)
+    with pytest.raises(UndecidedError) as caught:
+        getattr(pipeline, point)(read_review(), now_ms=0)
+
+    assert str(caught.value) == (
+        "plugin 'scripted' could not look up what it needs: https://api does not answer: timed out"
+    )
+    assert [status for _, _, status, _ in observe.seen] == ["Error", "Error"]
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+@pytest.mark.parametrize(
+    "reason",
+    ["its list cannot be read", cast(Any, OSError("its list cannot be read"))],
+    ids=["text", "an exception"],
+)
+def test_error_result_fails_the_plugin(reason: str, point: str) -> None:
+    observe = Measured()
+    answer = answering(error(reason))
+    with pytest.raises(PluginFailedError) as caught:
+        getattr(pipeline_of(Scripted(answer, answer), observe=observe), point)(
+            read_review(), now_ms=0
+        )
+
+    assert str(caught.value) == f"plugin 'scripted' failed in {point}: its list cannot be read"
+    assert [status for _, _, status, _ in observe.seen] == ["Error", "Error"]
+
+
+def test_keyboard_interrupt_is_propagated() -> None:
+    with pytest.raises(KeyboardInterrupt):
+        pipeline_of(Scripted(raising(KeyboardInterrupt()))).mutate(read_review(), now_ms=0)
+
+
+def test_each_call_and_the_total_are_measured() -> None:
+    observe = Measured()
+    ticks = itertools.count(0.0, 0.25)
+    pipeline = pipeline_of(
+        Scripted(answering(success())),
+        Other(answering(skip())),
+        Holding(),
+        Blocking(answering(reject("no"))),
+        HoldingToo(),
+        observe=observe,
+        timer=lambda: next(ticks),
+    )
+    pipeline.mutate(relevant_review(), now_ms=0)
+
+    assert observe.seen == [
+        ("scripted", "mutate", "Success", "*"),
+        ("other", "mutate", "Skip", "*"),
+        ("holding", "mutate", "Success", "*"),
+        ("blocking", "mutate", "Reject", "*"),
+        ("holding-too", "mutate", "Success", "*"),
+        ("scripted", "validate", "Success", "*"),
+        ("holding", "validate", "Success", "*"),
+        ("holding-too", "validate", "Success", "*"),
+        ("", "mutate", "Reject", "*"),
+    ]
+    assert observe.seconds == [0.25] * 8 + [4.25]
+
+
+@pytest.mark.parametrize(
+    ("profile", "plugins", "expected"),
+    [
+        pytest.param("*", [("scripted", "validate", "Success", "*")], "*", id="matching profile"),
+        pytest.param("mine", [], "", id="no profile"),
+    ],
+)
+def test_validate_total_is_measured(
+    profile: str, plugins: list[tuple[str, str, str, str]], expected: str
+) -> None:
+    observe = Measured()
+    pipeline_of(Scripted(), name=profile, observe=observe).validate(read_review(), now_ms=0)
+
+    assert [*plugins, ("", "validate", "Success", expected)] == observe.seen
+
+
+VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
+DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
+
+
+class Marked(Blocking):
+    """May block, and reads an annotation of the VM itself."""
+
+    name = "marked"
+    workload_keys = {"VirtualMachine": ("mark",)}  # noqa: RUF012
+
+    def __init__(self, seen: list[str]) -> None:
+        super().__init__(self._recording(seen, "mutate"), self._recording(seen, "validate"))
+        self._seen = seen
+
+    @staticmethod
+    def _recording(seen: list[str], point: str) -> Answer:
+        def note(_pod: Pod, _context: Context) -> Result:
+            seen.append(point)
+            return success()
+
+        return note
+
+    def validate_workload(self, _workload: Workload, _old: Workload | None) -> Result:
+        self._seen.append("validate_workload")
+        return success()
+
+
+def make_workload(
+    own: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
+) -> Any:
+    metadata = {"name": "w", "annotations": own or {}}
+    return {
+        "metadata": metadata,
+        "spec": {"template": {"metadata": {"annotations": template or {}}}},
+    }
+
+
+OVER_LIMIT = make_pod({"scripted": ""})
+OVER_LIMIT["spec"]["tolerations"] = [{}] * 1_001
+UNRELATED, RELEVANT = make_pod({"delay": "15"}), make_pod({"scripted": "", "delay": "15"})
+BLOCKING_CALLS = [
+    pytest.param(read_review(UNRELATED), [], id="unrelated pod"),
+    pytest.param(read_review(RELEVANT), ["validate"], id="relevant pod"),
+    pytest.param(read_review(OVER_LIMIT), [], id="pod over a limit"),
+    pytest.param(
+        read_review(UNRELATED, operation="UPDATE", old=RELEVANT),
+        ["validate"],
+        id="key removed",
+    ),
+    pytest.param(
+        read_review(UNRELATED, operation="UPDATE", old=make_pod({"delay": "16"})),
+        [],
+        id="another plugin's key changed",
+    ),
+    pytest.param(read_review(make_workload(), kind=VM), [], id="unrelated VM"),
+    pytest.param(
+        read_review(make_workload({"mark": ""}), kind=VM), ["validate_workload"], id="marked VM"
+    ),
+    pytest.param(
+        read_review(make_workload(), kind=VM, operation="UPDATE", old=make_workload({"mark": ""})),
+        ["validate_workload"],
+        id="mark removed",
+    ),
+    pytest.param(
+        read_review(make_workload({"mark": ""}), kind=DEPLOYMENT), [], id="mark on another kind"
+    ),
+    pytest.param(
+        read_review(make_workload(template={"scripted": ""}), kind=DEPLOYMENT),
+        ["validate"],
+        id="relevant template",
+    ),
+    pytest.param(
+        read_review(make_workload({"mark": ""}, {"scripted": ""}), kind=VM),
+        ["validate_workload", "validate"],
+        id="marked VM and relevant template",
+    ),
+]
+
+
+@pytest.mark.parametrize(("review", "expected_calls"), BLOCKING_CALLS)
+def test_blocking_plugin_is_called_only_for_reviews_that_may_block(
+    review: PodReview, expected_calls: list[str]
+) -> None:
+    """Other reviews are answered in the event loop, which a blocking plugin would stall."""
+    seen: list[str] = []
+    pipeline = pipeline_of(Scripted(), Marked(seen))
+
+    pipeline.validate(review, now_ms=0)
+    assert seen == expected_calls
+    assert pipeline.may_block(review) == bool(expected_calls)
+
+
+@pytest.mark.parametrize(
+    "annotations", [{"scripted": ""}, {"delay": "15"}], ids=["relevant", "unrelated"]
+)
+def test_blocking_plugin_is_called_only_for_new_pods_it_concerns(
+    annotations: dict[str, str],
+) -> None:
+    seen: list[str] = []
+    observe = Measured()
+    pipeline = pipeline_of(Marked(seen), observe=observe)
+
+    pipeline.mutate(read_review(make_pod(annotations)), now_ms=0)
+    assert seen == ["mutate"] * ("scripted" in annotations)
+    code = "Success" if seen else "Skip"
+    assert observe.seen[0] == ("marked", "mutate", code, "*")
+
+
+class RaisingConcerns(Blocking):
+    """May block, and raises in `concerns`."""
+
+    def concerns(self, _pod: Pod) -> bool:
+        raise KeyError("x")
+
+
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+def test_plugin_that_raises_in_concerns_is_named(point: str) -> None:
+    with pytest.raises(PluginFailedError, match=f"'blocking' failed in {point}: KeyError: 'x'"):
+        getattr(pipeline_of(RaisingConcerns()), point)(read_review(), now_ms=0)
+
+
+@pytest.mark.parametrize("ending", [success(), None], ids=["returns", "raises"])
+@pytest.mark.parametrize("point", ["mutate", "validate"])
+@pytest.mark.parametrize(
+    ("kind", "expected"),
+    [
+        pytest.param(Blocking, "blocking", id="may block"),
+        pytest.param(Scripted, None, id="cannot block"),
+    ],
+)
+def test_running_plugin(
+    kind: Callable[..., Plugin], expected: str | None, point: str, ending: Result | None
+) -> None:
+    review, another = relevant_review(), relevant_review()
+    seen: list[str | None] = []
+
+    def look(_pod: Pod, _context: Context) -> Result:
+        running = pipeline.runner.running_plugin
+        seen.extend([running(review), running(another)])
+        if ending is None:
+            raise KeyError
+        return ending
+
+    pipeline = pipeline_of(Other(), kind(look, look))
+    assert pipeline.runner.running_plugin(review) is None
+    try:
+        getattr(pipeline, point)(review, now_ms=0)
+    except PluginFailedError:
+        assert ending is None
+
+    assert seen == [expected, None]
+    assert pipeline.runner.running_plugin(review) is None

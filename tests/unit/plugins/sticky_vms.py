@@ -1,0 +1,95 @@
+"""Review the pods of VMs with the sticky plugin, without a cluster."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from holdfast.webhook.framework.handle import Handle
+from holdfast.webhook.framework.pipeline import AdmissionPipeline
+from holdfast.webhook.framework.plugin import Context, Result
+from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.edits import AddFinalizer, Edit, Requirement, RequireNodes
+from holdfast.webhook.plugins.sticky import Sticky
+from holdfast.webhook.plugins.sticky_policy import StickyArgs
+from tests.support.builders import Document, make_pipeline, read_review
+from tests.support.fakes import FakeLookup
+from tests.support.vm_builders import VM_UID, VMI_UID, make_launcher, make_vmi, owner_of
+
+FINALIZER = AddFinalizer("holdfast.dev/sticky")
+ON_NODE_1 = Requirement("metadata.name", "In", ("node-1",), is_field=True)
+PIN = RequireNodes((ON_NODE_1,))
+RECORD = {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: VM_UID}
+LEGACY = "example.com/sticky-node"
+VM_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/vm"
+VMI_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances/vm"
+MIGRATION = {kubevirt.MIGRATION_JOB: "7d1f"}
+KUBEVIRT = {"username": kubevirt.CONTROLLER_ACCOUNT}
+STICKY_ALONE = (
+    "profiles: [{plugins: {disabled: [{name: '*'}], enabled: [{name: sticky}]}, "
+    "pluginConfig: [{name: sticky, args: %s}]}]"
+)
+
+
+def cluster(vm: Document | None, vmi: Document | None = None) -> FakeLookup:
+    objects = {VM_PATH: vm, VMI_PATH: make_vmi() if vmi is None else vmi}
+    return FakeLookup({path: found for path, found in objects.items() if found is not None})
+
+
+def sticky(lookup: FakeLookup, **args: Any) -> Sticky:
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    return Sticky(StickyArgs(**{"account": kubevirt.CONTROLLER_ACCOUNT, **args}), handle)
+
+
+def context_of(pod: Document, **request: Any) -> Context:
+    review = read_review(pod, **{"userInfo": KUBEVIRT, **request})
+    return Context(review, "*", 0)
+
+
+def mutate(plugin: Sticky, pod: Document | None = None, **request: Any) -> Result:
+    context = context_of(make_launcher() if pod is None else pod, **request)
+    return plugin.mutate(context.review.pod, context)
+
+
+def validate(plugin: Sticky, pod: Document, **request: Any) -> Result:
+    context = context_of(pod, **request)
+    return plugin.validate(context.review.pod, context)
+
+
+def edits(vm: Document, vmi: Document | None = None, pod: Any = None, **args: Any) -> list[Edit]:
+    return list(mutate(sticky(cluster(vm, vmi), **args), pod).edits)
+
+
+FORGERIES: Mapping[str, tuple[Document, Document]] = {
+    "another creator": (make_launcher(), {"userInfo": {"username": "jane"}}),
+    "no username": (make_launcher(), {"userInfo": {}}),
+    "similar account name": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:default:not-kubevirt-controller"}},
+    ),
+    "malformed account name": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:a:b:kubevirt-controller"}},
+    ),
+    "another cluster controller": (
+        make_launcher(),
+        {"userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"}},
+    ),
+    "an owner that is not the controller": (
+        make_launcher(owners=[owner_of(kubevirt.VMI, "vm", VMI_UID, controller=False)]),
+        {},
+    ),
+    "an owner of another API": (
+        make_launcher(
+            owners=[owner_of(kubevirt.VMI, "vm", VMI_UID, api_version="kubevirt.io.evil/v1")]
+        ),
+        {},
+    ),
+    "a hotplug pod": (make_launcher(owners=[owner_of("Pod", "p", "u", api_version="v1")]), {}),
+    "labels alone": (make_launcher(owners=[]), {}),
+}
+
+
+def sticky_pipeline(lookup: FakeLookup, args: str = "{}") -> AdmissionPipeline:
+    handle = Handle()
+    handle.connect(lookup=lookup)
+    return make_pipeline(STICKY_ALONE % args, handle=handle)

@@ -1,0 +1,57 @@
+"""Pods that the watch does not see."""
+
+from tests.support.vm_world import Driver, VmWorld, pod_at
+from tests.unit.sticky.vms import strip_label, world_with_running_vm
+
+
+def test_pod_that_loses_its_label_is_tracked_by_name() -> None:
+    world = VmWorld()
+    pod = world.start()
+    driver = Driver(world)
+    driver.work()
+    strip_label(world, pod)
+    driver.work()
+    assert driver.watch.orphans_of(("default", "vm")) == [("default", pod)]
+
+    world.bind(pod, "n2")
+    world.ready()
+    driver.work()
+    assert (world.record(), world.kept()) == ("n2", [])
+    assert driver.watch.count() == 0
+
+
+def test_ended_pod_that_lost_its_label_is_found_at_startup() -> None:
+    world, pod = world_with_running_vm()
+    world.status(phase="Succeeded")
+    strip_label(world, pod)
+    world.end_pod(pod)
+    Driver(world).work()
+
+    assert (world.record(), world.kept()) == ("n1", [])
+
+
+def test_node_is_recorded_from_vmi_if_finalizer_is_stripped() -> None:
+    world = VmWorld()
+    pod = world.start()
+    driver = Driver(world)
+    driver.work()
+    world.api.change(pod_at(pod), lambda one: one["metadata"].update(finalizers=[]))
+    world.bind(pod, "n1")
+    driver.work()
+    assert world.record() == ""
+
+    world.ready()
+    driver.work()
+    assert world.record() == "n1"
+
+
+def test_waiting_pods_are_counted() -> None:
+    world = VmWorld(None, "a", "b")
+    for name in ("a", "b"):
+        world.start(name)
+    driver = Driver(world)
+    driver.leads = False
+    world.api.delete(pod_at(world.kept("b")[0]))
+    driver.work()
+
+    assert (driver.watch.count(), driver.watch.count_ended()) == (2, 1)
