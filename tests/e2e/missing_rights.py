@@ -219,7 +219,7 @@ def deleted(stage: RightsFixture, right: Right) -> Done:
     return lambda: bool(stage.installed.secret(right.name))
 
 
-def spoilt(stage: RightsFixture, right: Right) -> Done:
+def corrupted(stage: RightsFixture, right: Right) -> Done:
     """Replace a certificate with invalid data."""
     certificate_secrets.corrupt(stage.installed, right.name)
     stage.await_refusal(right)

@@ -13,13 +13,13 @@ from tests.e2e.missing_rights import (
     blanked,
     by_hand,
     changed,
+    corrupted,
     deleted,
     due,
     expiring,
     lost,
     overtaken,
     owned,
-    spoilt,
     started,
     unfollowed,
     unfrozen,
@@ -63,7 +63,9 @@ def _secret(name: str, what: str) -> dict[str, Need]:
         f"controller: get secrets {name}": Need(deleted, gone),
         f"controller: patch secrets {name}": Need(deleted, gone),
         f"controller: create secrets {name}": Need(deleted, gone),
-        f"controller: update secrets {name}": Need(spoilt, f"a corrupted {what} is not repaired"),
+        f"controller: update secrets {name}": Need(
+            corrupted, f"a corrupted {what} is not repaired"
+        ),
     }
 
 

@@ -1,4 +1,4 @@
-"""A small API server for lookups: serves objects by path, at once, late or on a signal."""
+"""A small API server for lookups. It serves objects by path, at once, late, or on a signal."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Server(ThreadingHTTPServer):
 
 
 class ApiServer:
-    """Serves the objects that a test stores; other paths get a 404 as from Kubernetes."""
+    """Serves the objects that a test stores. Other paths get a 404 as from Kubernetes."""
 
     def __init__(self) -> None:
         self.objects: dict[str, Any] = {}

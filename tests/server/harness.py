@@ -1,4 +1,4 @@
-"""Starting the tiny server, and clients for it that behave well or badly."""
+"""Start the tiny server, and connect to it."""
 
 import http.client
 import json
@@ -18,7 +18,7 @@ import psutil
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0
-"""Seconds after which something that should have happened counts as never happening."""
+"""Seconds to wait for something before the test fails."""
 
 SHORT = {
     "host": "127.0.0.1",
@@ -55,7 +55,7 @@ def wait_until(what: str, happened: Callable[[], object], patience: float = PATI
 
 
 class Server:
-    """The server as a process; leaving the context ends it, in whatever state it is."""
+    """The server as a process, which ends with the context."""
 
     def __init__(
         self,
@@ -133,7 +133,7 @@ class Server:
         return sum(one.status == psutil.CONN_ESTABLISHED for one in connections)
 
     def terminate(self) -> int:
-        """SIGTERM to the master; its exit status."""
+        """Send SIGTERM to the master, and return its exit status."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 
@@ -165,7 +165,7 @@ class Server:
 def ask(
     client: http.client.HTTPSConnection, method: str, path: str, body: Any = None, **options: Any
 ) -> Answer:
-    """One request over a connection that stays open."""
+    """Send a request over a connection that stays open."""
     client.request(method, path, body, **options)
     response = client.getresponse()
     return Answer(response.status, response.headers, response.read())
@@ -182,9 +182,9 @@ def everything_from(connection: socket.socket) -> bytes:
 
 
 def send_until_closed(connection: socket.socket, piece: bytes, *, limit: int, pause: float) -> int:
-    """Send a piece again and again until the server closes; the bytes that went out.
+    """Send a piece repeatedly until the server closes the connection; return the bytes sent.
 
-    An AssertionError when `limit` bytes, or PATIENCE, did not make it.
+    Raises AssertionError if it is still open after `limit` bytes or PATIENCE seconds.
     """
     sent = 0
     end = time.monotonic() + PATIENCE

@@ -1,4 +1,4 @@
-"""The memory limit of the webhook, and what its processes have used."""
+"""The memory limit of the webhook, and the peak of its processes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Parse bytes with a connection that has no socket, in the given chunks."""
+"""Parse chunks of bytes with a connection that has no socket."""
 
 from collections import deque
 from dataclasses import dataclass, field
@@ -21,7 +21,7 @@ LIMITS: dict[str, Any] = {
 
 
 class Transport:
-    """Takes down what is written, and whether the connection is closed."""
+    """Records what is written, and whether the connection is closed."""
 
     def __init__(self) -> None:
         self.written = b""
@@ -43,16 +43,16 @@ class Transport:
         self.paused = False
 
     def get_extra_info(self, _name: str) -> None:
-        """Have no certificate."""
+        """Return no certificate."""
 
     def set_read_buffer_limits(self, high: int) -> None:
-        """Take the limit."""
+        """Ignore the limit."""
 
     set_write_buffer_limits = set_read_buffer_limits
 
 
 class Worker:
-    """Answers each request at once, and takes them down."""
+    """Responds to each request at once, and records it."""
 
     draining = False
     body_limit = BODY_LIMIT
@@ -80,13 +80,13 @@ class Worker:
         self.waiting.append(connection)
 
     def served(self, connection: Connection) -> None:
-        """Take note."""
+        """Ignore it."""
 
     def forget(self, connection: Connection) -> None:
-        """Take note."""
+        """Ignore it."""
 
     def feed(self, piece: bytes) -> None:
-        """Let a piece come, and what waits be answered."""
+        """Receive a piece, and serve the requests that wait."""
         if not self.transport.closed:
             self.connection.data_received(piece)
         while self.waiting:
@@ -118,14 +118,14 @@ def read(pieces: list[bytes]) -> Found:
 
 
 def read_by_gunicorn(whole: bytes) -> list[tuple[str, str, bytes]]:
-    """Read requests with gunicorn's parser, another strict one, up to the first that it refuses."""
+    """Read requests with gunicorn's parser, which is also strict, until it rejects one."""
     found: list[tuple[str, str, bytes]] = []
     while whole:
         body: list[bytes] = []
         parser = PythonProtocol(on_body=body.append, **LIMITS)
         try:
             parser.feed(whole)
-        except Exception:  # noqa: BLE001 - whatever it does not like
+        except Exception:  # noqa: BLE001 - any error is a rejection
             return found
         if not parser.is_complete:
             return found

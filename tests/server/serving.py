@@ -71,7 +71,7 @@ class Serving:
     def check_healthy(self, *, errors: bool = False) -> None:
         """Check that no review failed, no worker died, and each log line has our format.
 
-        `errors` permits lines of level ERROR in the text format.
+        `errors` permits lines of level ERROR.
         """
         assert self.workers() == [self.worker], "the worker was killed and restarted"
         metrics = self.ask("GET", "/metrics").body.decode()
@@ -87,7 +87,8 @@ class Serving:
                 assert TEXT.fullmatch(line.replace(" ERROR ", " INFO ") if errors else line), line
             else:
                 record = json.loads(line)
-                assert record["level"] in {"debug", "info", "warning"}, line
+                permitted = {"debug", "info", "warning"} | ({"error"} if errors else set())
+                assert record["level"] in permitted, line
                 assert record["message"] != "forged"
 
 

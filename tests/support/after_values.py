@@ -1,11 +1,11 @@
-"""Values of `holdfast.dev/after` with their meaning; docs/reference is checked against them."""
+"""Values of `holdfast.dev/after` with their meaning. A test compares docs/reference with them."""
 
 import enum
 from typing import NamedTuple
 
 
 class BadObject(enum.StrEnum):
-    """Why a value is rejected, with what its message says."""
+    """Why a value is rejected, and what the message says."""
 
     NOT_AN_OBJECT = "invalid object"
     NOT_AN_ALLOWED_KIND = "pods cannot wait for the kind"
@@ -18,7 +18,7 @@ class BadObject(enum.StrEnum):
 
 
 class ObjectsRow(NamedTuple):
-    """A value, and what it comes to with all conditions or why it is refused."""
+    """A value, and either its parsed form or why it is rejected."""
 
     value: str
     outcome: str | BadObject

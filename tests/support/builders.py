@@ -1,4 +1,4 @@
-"""Pods and reviews as the API server sends them; whatever a test does not name is left out."""
+"""Pods and reviews as the API server sends them, with defaults for what a test does not set."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -73,7 +73,7 @@ def make_pod(
 
 
 def held(annotations: Mapping[str, str] | None = None, **fields: Any) -> Document:
-    """Make a pod that carries our gate."""
+    """Make a pod with our gate."""
     return make_pod(annotations, gates=fields.pop("gates", [GATE]), **fields)
 
 
@@ -84,7 +84,7 @@ def read_pod(annotations: Mapping[str, str] | None = None, **fields: Any) -> Pod
 def make_review(
     pod: Any = None, *, operation: str = "CREATE", old: Any = None, **request: Any
 ) -> Document:
-    """Make an AdmissionReview as JSON has it; keywords replace fields of its request."""
+    """Make an AdmissionReview as a JSON object; keywords replace fields of its request."""
     fields: Document = {
         "uid": "c0ffee",
         "kind": {"group": "", "version": "v1", "kind": "Pod"},

@@ -1,6 +1,6 @@
-"""Configuration files that are refused, and why: by `check-config`, and by the schema.
+"""Invalid configuration files, with the messages of `check-config` and of the schema.
 
-The tables are used by the tests of both; what follows the path in a message is its second column.
+Each row has the file, and what the message says after the path of the field.
 """
 
 from typing import Any

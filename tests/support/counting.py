@@ -1,4 +1,4 @@
-"""Counts work, in lines of Python that run: the same input always takes the same."""
+"""Measure work by counting the lines of Python that run, which is the same in every run."""
 
 import sys
 from collections.abc import Iterator

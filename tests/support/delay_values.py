@@ -1,11 +1,11 @@
-"""Delays and times with their meaning; docs/reference is checked against this table."""
+"""Delays and times with their meaning. A test compares docs/reference with this table."""
 
 import enum
 from typing import NamedTuple
 
 
 class Refusal(enum.StrEnum):
-    """Why a value is rejected, with what its message says."""
+    """Why a value is rejected, and what the message says."""
 
     NOT_A_DURATION = "use whole seconds"
     NEGATIVE = "negative"
@@ -21,7 +21,7 @@ class Refusal(enum.StrEnum):
 
 
 class Row(NamedTuple):
-    """A value, what it comes to in milliseconds or why it is refused, and what it shows."""
+    """A value, either its milliseconds or why it is rejected, and what the row demonstrates."""
 
     value: str
     outcome: int | Refusal

@@ -56,11 +56,12 @@ class FakeApi:
     It implements `holdfast.webhook.kube.api.Api`: lists in pages, watches, JSON patches,
     server-side apply, finalizers and resource versions.
 
-    A test injects failures with `before` and `after`: queued actions, one for each request of a
-    method, that may change the cluster or raise what the request is to raise. An error after the
-    request was carried out is a lost answer. `on_request` and `on_response` are called for every
-    request. `answers` are raw responses to a GET. A watch streams an item of `streams`, or, when
-    there is none, what happens to the objects. `kinds` are the collections that are served.
+    A test injects failures with `before` and `after`. They queue actions, one for each request of
+    a method, which may change the cluster, or raise the error that the request then raises. An
+    error raised after the request was carried out is a lost response. `on_request` and
+    `on_response` are called for every request. `answers` are raw responses to a GET. A watch
+    streams an item of `streams`, or the changes of the objects if there is none. `kinds` has the
+    collections that are served.
     """
 
     def __init__(self, *pods: Document) -> None:
@@ -132,7 +133,7 @@ class FakeApi:
         self.change(pod_path(*key), lambda pod: _annotate(pod, sent))
 
     def delete(self, target: str | ObjectKey) -> None:
-        """Delete an object, or a pod; one with finalizers is only marked."""
+        """Delete an object or a pod. One with finalizers only gets a deletionTimestamp."""
         path = target if isinstance(target, str) else pod_path(*target)
         self.change(
             path,
@@ -140,7 +141,7 @@ class FakeApi:
         )
 
     def vanish(self, path: str) -> None:
-        """Remove an object in spite of its finalizers."""
+        """Remove an object even if it has finalizers."""
         with self._changed:
             self._notify("DELETED", path, self.objects.pop(path))
 
@@ -311,12 +312,12 @@ class FakeApi:
         return sent
 
     def clock(self) -> str:
-        """Give a time later than all before it."""
+        """Return a time after all times returned before."""
         moment = datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=next(self._versions))
         return moment.isoformat().replace("+00:00", "Z")
 
     def own_annotations(self, document: Document, before: Document, manager: str) -> None:
-        """Note who has changed annotations, as the API server does in `managedFields`."""
+        """Record who changed annotations in `managedFields`, as the API server does."""
         old, new = (one["metadata"].get("annotations") or {} for one in (before, document))
         changed = {key for key in {*old, *new} if old.get(key) != new.get(key)}
         if not changed:
@@ -363,7 +364,7 @@ class FakeApi:
         return self.put(path, document)
 
     def _apply(self, path: str, sent: Document, query: Document) -> Document:
-        """Merge as server-side apply does: additions of others stay, and what we left out goes."""
+        """Merge like server-side apply: keep additions of others, remove what we left out."""
         known = self.objects.get(path)
         manager = query["fieldManager"]
         owner = self.managers.get(path, manager)
@@ -401,7 +402,7 @@ def _names(path: str) -> ObjectKey:
 
 
 def _collection(path: str) -> str:
-    """Give the path that lists all objects of an object's kind."""
+    """Return the path that lists all objects of an object's kind."""
     head, _, tail = path.partition("/namespaces/")
     return f"{head}/{tail.split('/')[1]}" if "/" in tail else path.rpartition("/")[0]
 
@@ -436,7 +437,7 @@ def _annotate(found: Document, sent: Document) -> None:
 
 
 def _merged(known: Any, sent: Any, applied: Any) -> Any:
-    """Merge what is sent into what is stored; `applied` is what was sent the last time."""
+    """Merge a sent value into the stored one; `applied` is the value of the previous apply."""
     if isinstance(sent, dict) and isinstance(known, dict):
         before = applied if isinstance(applied, dict) else {}
         kept = {key: one for key, one in known.items() if key in sent or key not in before}
@@ -458,7 +459,7 @@ def _is_named(value: Any) -> bool:
 class FakeLookup:
     """Objects by API path (`holdfast.webhook.framework.plugin.Lookup`).
 
-    `asked` are the paths that were looked up; each lookup first raises one of `failures`.
+    `asked` has the paths that were looked up. Each lookup first raises the next of `failures`.
     """
 
     def __init__(self, objects: Mapping[str, Document] | None = None) -> None:

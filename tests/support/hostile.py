@@ -1,4 +1,4 @@
-"""The application as tests with hostile input ask it, and what has to hold of each answer."""
+"""Send hostile input to the application, and check what every response must have."""
 
 import asyncio
 import atexit
@@ -61,8 +61,8 @@ class Lines(logging.Handler):
 class Server:
     """The application as `holdfast serve` runs it, with its log, in a cluster of one VM.
 
-    A body is given to the handler as a connection gives it; what may block goes to its pool.
-    `ask_flask` asks the Flask application instead, and `ask_here` uses no other thread.
+    The handler gets a body as from a connection, and reviews that may block run in its pool.
+    `ask_flask` uses the Flask application instead, and `ask_here` uses no other thread.
     """
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Server:
         self.lookup.objects = {_VM: make_vm(annotations), _VMI: make_vmi()}
 
     def ask(self, path: str, content: bytes) -> tuple[int, bytes]:
-        """Send a body; `log` then has the lines of this request alone."""
+        """Send a body; `log` then has only the lines of this request."""
         response = self._logged(lambda: self._answer(path, content))
         return response.status, response.body
 
@@ -131,7 +131,7 @@ class Server:
 
 @cache
 def _loop() -> asyncio.AbstractEventLoop:
-    """Give the loop of all servers: one each would cost more than what is asked."""
+    """Return the event loop of all servers: one for each server would cost too much."""
     loop = asyncio.new_event_loop()
     atexit.register(loop.close)
     return loop
@@ -141,7 +141,7 @@ SERVER = Server()
 
 
 def check(path: str, content: bytes, server: Server = SERVER) -> Any:
-    """Send a body, check what has to hold for each, and give the response; None for a 400."""
+    """Send a body, check the response, and return it; None for a 400."""
     status, answer = server.ask(path, content)
     for line in server.log.lines:
         assert line.isprintable(), line

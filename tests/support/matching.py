@@ -19,7 +19,7 @@ def make_node(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
 
 
 def admits(pod: Object, node: Object) -> bool:
-    """Return whether the pod's nodeSelector and required node affinity let it onto the node."""
+    """Return whether the pod's nodeSelector and required node affinity permit the node."""
     labels = node["metadata"]["labels"]
     selector = pod["spec"].get("nodeSelector") or {}
     if any(labels.get(key) != value for key, value in selector.items()):
@@ -32,7 +32,7 @@ def admits(pod: Object, node: Object) -> bool:
 
 
 def meets_term(node: Object, term: Object) -> bool:
-    """Return whether a node meets a term; one that asks for nothing is met by no node."""
+    """Return whether a node meets a term. No node meets an empty term."""
     expressions = term.get("matchExpressions") or []
     fields = term.get("matchFields") or []
     if not expressions and not fields:

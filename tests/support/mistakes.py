@@ -1,4 +1,4 @@
-"""Documents with mistakes in them, for the tests of what reads documents."""
+"""Documents with mistakes, for tests of parsers."""
 
 import copy
 from collections.abc import Iterator, Sequence
@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 
 def places(document: Any) -> Iterator[tuple[Any, Any]]:
-    """Give each container within a document with each of its keys or indexes."""
+    """Return each container in a document with each of its keys or indexes."""
     keys = document if isinstance(document, dict) else range(len(document))
     for key in list(keys):
         yield document, key
@@ -25,7 +25,7 @@ def with_mistakes(
     keys: Sequence[str],
     most: int = 2,
 ) -> Any:
-    """Replace, remove or add something in a document, up to so many times."""
+    """Replace, remove or add something in a document, `most` times or less."""
     document = copy.deepcopy(draw(right))
     for _ in range(draw(st.integers(0, most))):
         found = list(places(document))

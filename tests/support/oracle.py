@@ -1,4 +1,4 @@
-"""An oracle of delays: Go's grammar, a character at a time, in exact fractions."""
+"""An independent parser of delays: Go's grammar, one character at a time, in exact fractions."""
 
 from fractions import Fraction
 
@@ -15,7 +15,7 @@ class Refused(Exception):  # noqa: N818 - an outcome, not an error
 
 
 def oracle_delay(text: str) -> tuple[Fraction, Fraction]:
-    """Read a delay: the exact nanoseconds, and those with each part rounded up on its own."""
+    """Parse a delay. Return the exact nanoseconds, and those with each part rounded up."""
     sign, rest = (text[0], text[1:]) if text[:1] in {"+", "-"} else ("", text)
     try:
         exact = rounded = Fraction(oracle_int(rest)) * 10**9

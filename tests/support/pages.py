@@ -1,4 +1,4 @@
-"""Which tests run the commands on the pages: a page as a whole, or other tests by name."""
+"""Which tests run the commands on the pages: whole pages, or single commands elsewhere."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ RUN = (
 
 @dataclass(frozen=True, slots=True)
 class Elsewhere:
-    """Commands of a page that something else runs: where, and a text that stands there."""
+    """Commands of a page that another file runs, and a text in that file that proves it."""
 
     command: str
     run_by: str
@@ -173,7 +173,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
 
 
 def steps(page: str) -> Iterator[Step]:
-    """Give every command that a page shows: in a terminal, and in a script."""
+    """Return every command that a page shows, in a terminal or in a script."""
     text = (ROOT / page).read_text(encoding="utf-8")
     yield from transcript.steps(text)
     for kind, script in transcript.blocks(text):
@@ -182,5 +182,5 @@ def steps(page: str) -> Iterator[Step]:
 
 
 def elsewhere(page: str, step: Step) -> list[Elsewhere]:
-    """Say what else runs a command."""
+    """Return what else runs a command."""
     return [row for row in ELSEWHERE.get(page, ()) if re.match(row.command, step.command)]

@@ -1,4 +1,4 @@
-"""Reading what a server shows at /metrics."""
+"""Read the metrics of a server."""
 
 import urllib.request
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ _TIMES = ("_bucket", "_created", "_sum")
 
 
 def counts(text: str) -> dict[str, float]:
-    """Give each series of an exposition but those of times, by its name and labels."""
+    """Return the value of each series except durations, by its name and labels."""
     samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
     return {
         f"{one.name}{sorted(one.labels.items())}": one.value
@@ -21,7 +21,7 @@ def counts(text: str) -> dict[str, float]:
 
 
 def changes(before: str, after: str) -> Mapping[str, float]:
-    """Give each series that is new, or has grown, between two expositions, and by how much."""
+    """Return the difference of each series that is new or has changed between two scrapes."""
     old, new = counts(before), counts(after)
     return {name: new[name] - old.get(name, 0) for name in new if new[name] != old.get(name)}
 

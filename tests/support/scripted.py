@@ -1,4 +1,4 @@
-"""Plugins that return what a test wants, and profiles made of them."""
+"""Plugins whose results a test chooses, and profiles of such plugins."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Blocking(Scripted):
 
 
 class Holding(Scripted):
-    """Holds each pod that has its gate, for an hour after its creation by default."""
+    """Holds each pod with its gate; by default until an hour after its creation."""
 
     name = "holding"
     gate = "holdfast.dev/holding"
@@ -86,7 +86,7 @@ class Slots(Holding):
 
 
 class Tightening(Scripted):
-    """Decides about every pod that is released."""
+    """Is called for every pod that is released."""
 
     name = "tightening"
 

@@ -26,9 +26,9 @@ _USER = {"status": {"allowed": True, "userInfo": {"username": "jane"}}}
 
 @dataclass
 class ServedApi:
-    """A fake API server with two contexts, and what was asked of it.
+    """A fake API server with two contexts, and the requests it has received.
 
-    A request for a path of `forbidden` is answered with 403.
+    Requests for the paths in `forbidden` get a 403.
     """
 
     api: FakeApi
@@ -46,7 +46,7 @@ class ServedApi:
             self.api.answers[path] = b'{"metadata": {}, "items": []}'
 
     def run(self, *arguments: str, code: int = 0) -> Result:
-        """Run a command, which has to end with this status."""
+        """Run a command, and check its exit status."""
         done = CliRunner().invoke(cli, arguments, env={"KUBECONFIG": str(self.kubeconfig)})
         if isinstance(done.exception, HoldfastError):
             done.stderr_bytes = (done.stderr_bytes or b"") + with_advice(done.exception).encode()
@@ -54,7 +54,7 @@ class ServedApi:
         return done
 
     def answer(self, method: str, url: str, body: bytes, kind: str) -> tuple[int, bytes]:
-        """Answer as the fake API server does; reviews of rights are granted."""
+        """Respond as the fake API server does, and allow all reviews of rights."""
         parts = urlsplit(url)
         if parts.path in self.forbidden:
             return 403, b'{"reason": "Forbidden", "message": "closed"}'
@@ -102,7 +102,7 @@ def _handler(served: ServedApi) -> type[BaseHTTPRequestHandler]:
 
 
 def kubeconfig(server: str) -> dict[str, Any]:
-    """Make a kubeconfig whose user `jane` is the contexts' one."""
+    """Make a kubeconfig with two contexts of the user `jane`."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

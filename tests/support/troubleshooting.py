@@ -1,7 +1,7 @@
-"""Ordinary mistakes, and what Holdfast answers: the rows of docs/how-to/troubleshooting.md.
+"""Common mistakes and Holdfast's messages: the rows of docs/how-to/troubleshooting.md.
 
-Each answer comes from the product's own code. `tests/tooling/test_troubleshooting.py` checks that
-it names the thing and the fix.
+Each message comes from the product's own code. `tests/tooling/test_troubleshooting.py` checks that
+it names the object and the fix.
 """
 
 from __future__ import annotations
@@ -50,9 +50,9 @@ _DELAYED = {"annotations": {"holdfast.dev/delay": "15s"}}
 
 
 class Mistake(NamedTuple):
-    """A mistake, its answer, and what the answer must name: the thing and the fix.
+    """A mistake, its message, and what the message must name: the object and the fix.
 
-    The page leaves out mistakes like others on it, and those whose answer needs no page.
+    The page omits mistakes that are similar to others, and those whose message is enough.
     """
 
     mistake: str
@@ -76,7 +76,7 @@ def _annotated(text: str, kind: str = "Pod", **spec: Any) -> Callable[[], str]:
 
 
 def _on_pod(text: str, fix: str) -> Mistake:
-    """Make the row of one annotation, as YAML, on a pod; the answer has to name its key."""
+    """Make the row of a pod with one annotation, as YAML; the message must name its key."""
     return Mistake(f"`{text}`", _annotated(text), text.partition(": ")[0], fix)
 
 
@@ -384,7 +384,7 @@ _DECIDER = make_decider()
 def _explained(
     source: dict[str, Any], section: str = "What to do", line: int = 0, **given: Any
 ) -> Callable[[], str]:
-    """Return a line of a section of `holdfast explain`; the rest are facts about the pod."""
+    """Return the line of `holdfast explain` that is about the mistake."""
 
     def produce() -> str:
         now_ms = given.get("now_ms", CREATED_MS + MINUTE)

@@ -1,4 +1,4 @@
-"""VMs, VMIs and launcher pods as KubeVirt makes them, as far as Holdfast reads them."""
+"""VMs, VMIs and launcher pods as KubeVirt creates them, with the fields that Holdfast reads."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -60,7 +60,7 @@ def make_vmi(
 
 
 def make_launcher(annotations: Mapping[str, str] | None = None, **fields: Any) -> Document:
-    """Make a launcher pod, of the VMI `vm`; it has an affinity of KubeVirt's own."""
+    """Make the launcher pod of the VMI `vm`, with the affinity that KubeVirt adds."""
     fields.setdefault("owners", [owner_of(kubevirt.VMI, "vm", VMI_UID)])
     fields["labels"] = {**LAUNCHER_LABELS, **fields.pop("labels", {})}
     pod = make_pod(annotations or {}, name=fields.pop("name", "virt-launcher-vm-abcde"), **fields)

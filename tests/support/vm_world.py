@@ -1,7 +1,7 @@
-"""VMs on a stand-in for a cluster, with the ways of KubeVirt and of the webhook that matter here.
+"""VMs on a fake API server, with the behaviour of KubeVirt and of the webhook.
 
-KubeVirt makes a VM's next VMI when the old one is gone, and lets a VMI go when its pods are; the
-webhook gives each pod of a VM our finalizer, and, at a start, the VM's node.
+KubeVirt creates a VM's next VMI when the old one is gone, and removes a VMI when its pods are gone.
+The webhook adds our finalizer to each pod of a VM, and requires the VM's node.
 """
 
 import copy
@@ -25,7 +25,7 @@ NAMESPACE = "default"
 
 
 class Once(threading.Event):
-    """Lets a thread's body do its work once: it is set as soon as it has been asked."""
+    """Lets a loop run once: `is_set` is true from the second call on."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -75,7 +75,7 @@ class VmWorld:
         return self.api.all("/api/v1/pods")
 
     def kept(self, vm: str = "vm") -> list[str]:
-        """Name the pods of a VM that our finalizer keeps."""
+        """Return the names of a VM's pods with our finalizer."""
         return [one["metadata"]["name"] for one in self.pods(vm) if is_kept(one)]
 
     def annotations(self, name: str = "vm") -> Mapping[str, str]:
@@ -83,7 +83,7 @@ class VmWorld:
         return found
 
     def record(self, name: str = "vm") -> str:
-        """Give the node that a VM comes back to, as the webhook reads it."""
+        """Return the recorded node of a VM, as the webhook reads it."""
         annotations = dict(self.annotations(name))
         uid = annotations.get(kubevirt.STICKY_NODE_UID, "")
         counts = uid in {"", self.vm(name)["metadata"]["uid"]}
@@ -99,7 +99,7 @@ class VmWorld:
         self.api.put(vm_at(name), document)
 
     def annotate(self, name: str = "vm", **changes: str | None) -> None:
-        """RecordChange a VM's annotations; `__` in a keyword stands for `/` after the domain."""
+        """Change annotations of a VM; in keywords, `__` is `/` and `holdfast` is the domain."""
         keys = {key.replace("__", "/").replace("_", "-"): one for key, one in changes.items()}
         self.write(
             name, {key.replace("holdfast", "holdfast.dev"): one for key, one in keys.items()}
@@ -156,7 +156,7 @@ class VmWorld:
         self.api.change(pod_at(pod), lambda one: one["status"].update(conditions=[condition]))
 
     def ready(self, vm: str = "vm", node: str | None = None) -> None:
-        """Have the VMI run, on the node of its first pod."""
+        """Mark the VMI as running, on the node of its first pod."""
         node = node or self.pods(vm)[0]["spec"]["nodeName"]
         self.status(vm, phase="Running", nodeName=node)
 
@@ -179,7 +179,7 @@ class VmWorld:
         return name, pod
 
     def migrated(self, job: str, pod: str, vm: str = "vm") -> None:
-        """Let a migration succeed: first the VMI has moved, then the migration says so."""
+        """Complete a migration: the VMI reports its new node before the migration succeeds."""
         self.moved(job, pod, vm)
         self.end(job, "Succeeded")
 
@@ -213,7 +213,7 @@ class VmWorld:
             self.api.delete(pod_at(pod))
 
     def drop_others(self, pod: str) -> None:
-        """Take off the finalizers that are not ours."""
+        """Remove the finalizers that are not ours."""
 
         def act(one: Document) -> None:
             finalizers = one["metadata"].get("finalizers", ())
@@ -222,7 +222,7 @@ class VmWorld:
         self.api.change(pod_at(pod), act)
 
     def stop(self, vm: str = "vm") -> None:
-        """Delete the VMI: its pods end, migrations fail, and it goes when they are gone."""
+        """Delete the VMI: its pods end, its migrations fail, and it is removed after its pods."""
         for job in self.api.all(f"{KUBEVIRT}/virtualmachineinstancemigrations"):
             if job["spec"]["vmiName"] == vm and job["status"]["phase"] not in kubevirt.ENDS:
                 self.end(job["metadata"]["name"], "Failed")
@@ -238,7 +238,7 @@ class VmWorld:
         self.collect(vm)
 
     def collect(self, vm: str = "vm") -> None:
-        """Let a deleted VMI go, once its pods are gone."""
+        """Remove a deleted VMI once its pods are gone."""
         vmi = self.vmi(vm)
         if vmi is not None and vmi["metadata"].get("deletionTimestamp") and not self.pods(vm):
             self.api.vanish(vmi_at(vm))
@@ -252,7 +252,7 @@ class Driver:
         self.restart()
 
     def restart(self) -> None:
-        """Begin again, knowing nothing."""
+        """Start again without any state."""
         self.looks: deque[ObjectKey] = deque()
         self.restarts: list[str] = []
         self.asked: list[Pod] = []
@@ -286,7 +286,7 @@ class Driver:
         return reconcile(self.watch, self.reconciler, (NAMESPACE, key))
 
     def work(self) -> list[ReconcileResult]:
-        """See everything, and settle what is to be looked at."""
+        """Process all watch events, and reconcile the VMs that they concern."""
         self.see()
         found = [reconcile(self.watch, self.reconciler, key) for key in dict.fromkeys(self.looks)]
         self.looks.clear()

@@ -1,11 +1,11 @@
-"""Values of `holdfast.dev/window` with their outcome, for tests and pages."""
+"""Values of `holdfast.dev/window` with their meaning, for tests and pages."""
 
 import enum
 from typing import NamedTuple
 
 
 class WindowRefusal(enum.StrEnum):
-    """Why a value is rejected, with what its message says."""
+    """Why a value is rejected, and what the message says."""
 
     EMPTY = "empty: use windows like"
     EMPTY_WINDOW = "empty window: use windows like"
@@ -28,7 +28,7 @@ class WindowRefusal(enum.StrEnum):
 
 
 class WindowRow(NamedTuple):
-    """A value, its canonical form or why it is refused, and what it shows."""
+    """A value, either its canonical form or why it is rejected, and what the row demonstrates."""
 
     value: str
     outcome: str | WindowRefusal

@@ -14,8 +14,8 @@ from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.objects import ApiObject, Metadata, ObjectKey, Pod
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from tests.support.builders import CREATED_MS, GATE, held, make_decider, make_delay
-from tests.support.by_hand import Impatient, ThreadPool
 from tests.support.fakes import FakeApi
+from tests.support.manual import RecordingCondition, ThreadPool
 from tests.support.scripted import Holding, decider_of
 
 KEY = ("default", "web-0")
@@ -57,7 +57,7 @@ class World:
         self.metrics = metrics or ControllerMetrics()
         self.recorder = FakeRecorder()
         self.pool = ThreadPool()
-        self.waits = Impatient()
+        self.waits = RecordingCondition()
         self.controller = ReleaseController(
             self.api,
             decider or make_decider(),

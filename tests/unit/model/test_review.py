@@ -19,7 +19,7 @@ def text(**replaced: Any) -> str:
     return json.dumps(make_review(**replaced))
 
 
-def spoilt(old: str, new: str) -> bytes:
+def corrupted(old: str, new: str) -> bytes:
     whole = text(pod=make_pod({"delay": "15"}))
     assert old in whole
     return whole.replace(old, new, 1).encode(errors="surrogatepass")
@@ -84,38 +84,38 @@ def test_parse_reads_the_old_pod() -> None:
         ),
         pytest.param(text(old="X").replace('"X"', CLOSED).encode(), id="nested: the old pod"),
         pytest.param(text(extra="X").replace('"X"', CLOSED).encode(), id="nested: next to the pod"),
-        pytest.param(spoilt("admission.k8s.io/v1", "admission.k8s.io/v1beta1"), id="v1beta1"),
-        pytest.param(spoilt('"AdmissionReview"', '"a\\nb\\u001b[31m"'), id="control characters"),
+        pytest.param(corrupted("admission.k8s.io/v1", "admission.k8s.io/v1beta1"), id="v1beta1"),
+        pytest.param(corrupted('"AdmissionReview"', '"a\\nb\\u001b[31m"'), id="control characters"),
         pytest.param(without("request"), id="no request"),
         pytest.param(without("request", "uid"), id="no uid"),
         pytest.param(without("request", "object"), id="no object"),
         pytest.param(without("apiVersion"), id="no apiVersion"),
-        pytest.param(spoilt('"CREATE"', '"PATCH"'), id="an unknown operation"),
+        pytest.param(corrupted('"CREATE"', '"PATCH"'), id="an unknown operation"),
         pytest.param(body(kind={"kind": "Node"}), id="an unsupported kind"),
         pytest.param(body(kind={"group": "x.io", "kind": "Pod"}), id="a Pod of another group"),
         pytest.param(text(object=None).encode(), id="a null pod"),
         pytest.param(body(pod=[]), id="a list for the pod"),
         pytest.param(body(old=[]), id="a list for the old pod"),
         pytest.param(body(pod={"metadata": {}, "spec": "x"}), id="a string for spec"),
-        pytest.param(spoilt('"15"', "15"), id="a number for an annotation"),
-        pytest.param(spoilt('"15"', "1" * 5_000), id="a huge number for an annotation"),
-        pytest.param(spoilt('"15"', "null"), id="null for an annotation"),
-        pytest.param(spoilt('"15"', '["15"]'), id="a list for an annotation"),
-        pytest.param(spoilt('{"delay": "15"}', '["delay"]'), id="a list for the annotations"),
-        pytest.param(spoilt('"15"', '"\\ud800"'), id="a lone surrogate"),
-        pytest.param(spoilt('"15"', '"\\udc00\\ud800"'), id="surrogates the wrong way round"),
-        pytest.param(spoilt('"15"', '"\ud800"'), id="a lone surrogate in UTF-8"),
-        pytest.param(spoilt('"15"', '"\x01"'), id="a raw control character"),
-        pytest.param(spoilt('"15"', "NaN"), id="NaN"),
-        pytest.param(spoilt('"15"', '"15",'), id="a trailing comma"),
-        pytest.param(spoilt('"web-0"', "0"), id="a number for the name"),
-        pytest.param(spoilt("2026-03-01T12", "yesterday"), id="an invalid time"),
+        pytest.param(corrupted('"15"', "15"), id="a number for an annotation"),
+        pytest.param(corrupted('"15"', "1" * 5_000), id="a huge number for an annotation"),
+        pytest.param(corrupted('"15"', "null"), id="null for an annotation"),
+        pytest.param(corrupted('"15"', '["15"]'), id="a list for an annotation"),
+        pytest.param(corrupted('{"delay": "15"}', '["delay"]'), id="a list for the annotations"),
+        pytest.param(corrupted('"15"', '"\\ud800"'), id="a lone surrogate"),
+        pytest.param(corrupted('"15"', '"\\udc00\\ud800"'), id="surrogates the wrong way round"),
+        pytest.param(corrupted('"15"', '"\ud800"'), id="a lone surrogate in UTF-8"),
+        pytest.param(corrupted('"15"', '"\x01"'), id="a raw control character"),
+        pytest.param(corrupted('"15"', "NaN"), id="NaN"),
+        pytest.param(corrupted('"15"', '"15",'), id="a trailing comma"),
+        pytest.param(corrupted('"web-0"', "0"), id="a number for the name"),
+        pytest.param(corrupted("2026-03-01T12", "yesterday"), id="an invalid time"),
         pytest.param(
             body(pod=make_pod(gates=["x"])).replace(b'"name": "x"', b'"a": 1'),
             id="a gate without a name",
         ),
         pytest.param(body(dryRun="yes"), id="a string for a boolean"),
-        pytest.param(spoilt('"jane"', '"\\ud800"'), id="a lone surrogate for a user"),
+        pytest.param(corrupted('"jane"', '"\\ud800"'), id="a lone surrogate for a user"),
         pytest.param(
             text(uid="X").encode().replace(b'"X"', b'"\xff"'), id="invalid UTF-8 in the uid"
         ),
@@ -133,10 +133,10 @@ def test_parse_rejects_invalid_reviews(content: bytes) -> None:
     ("content", "expected"),
     [
         pytest.param(
-            spoilt('"delay": "15"', '"delay": "15", "delay": "16"'), {"delay": "16"}, id="keys"
+            corrupted('"delay": "15"', '"delay": "15", "delay": "16"'), {"delay": "16"}, id="keys"
         ),
         pytest.param(
-            spoilt('{"delay": "15"}', '{"delay": "15"}, "annotations": null'), {}, id="objects"
+            corrupted('{"delay": "15"}', '{"delay": "15"}, "annotations": null'), {}, id="objects"
         ),
     ],
 )

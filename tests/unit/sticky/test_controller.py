@@ -27,8 +27,8 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import backoff, fair
 from holdfast.webhook.workqueue.fair import SLOW_SECONDS
-from tests.support.by_hand import Impatient, ThreadPool
 from tests.support.fakes import Document, raising, status_error, unreachable
+from tests.support.manual import RecordingCondition, ThreadPool
 from tests.support.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
 
 PATIENCE = 30.0
@@ -562,7 +562,7 @@ def test_hanging_namespace_does_not_block_other_namespaces() -> None:
 
     metrics = ControllerMetrics()
     controller = StickyController(world.api, lambda _: world.args, metrics, now=lambda: now)
-    controller._loop.changed = controller._changed = Impatient()
+    controller._loop.changed = controller._changed = RecordingCondition()
     world.api.before("GET", hang)
     controller.enqueue(("default", "vm-0"))
     controller._loop._dispatch(pool)

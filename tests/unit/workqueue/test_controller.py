@@ -1,4 +1,4 @@
-"""Attempts without a thread, driven by hand: nothing runs until the test dispatches it."""
+"""Attempts without threads: nothing runs until the test dispatches it."""
 
 import threading
 
@@ -7,7 +7,7 @@ import pytest
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue.controller import Controller, End, Task, TaskResult
 from holdfast.webhook.workqueue.queue import WorkQueue
-from tests.support.by_hand import Impatient, ThreadPool
+from tests.support.manual import RecordingCondition, ThreadPool
 
 DONE = TaskResult()
 
@@ -32,7 +32,7 @@ class World:
             now=lambda: 0.0,
             begin=self.begin,
         )
-        self.loop.changed = Impatient()
+        self.loop.changed = RecordingCondition()
         for name in names:
             self.queue.put(("default", name), 0.0)
 

@@ -1,4 +1,4 @@
-"""Loops whose threads and waits are a test's own: nothing happens before it says so."""
+"""A thread pool and a condition that a test controls: nothing runs or waits by itself."""
 
 import threading
 from collections.abc import Callable
@@ -7,18 +7,18 @@ from holdfast.webhook import threads
 
 
 class ThreadPool(threads.ThreadPool):
-    """Carries out what it was given only when the test says so, in the test's own thread."""
+    """Collects jobs, which the test then runs in its own thread."""
 
     def __init__(self) -> None:
-        super().__init__(0, "by-hand")
+        super().__init__(0, "manual")
         self.jobs: list[Callable[[], None]] = []
 
     def submit(self, job: Callable[[], None]) -> None:
         self.jobs.append(job)
 
 
-class Impatient(threading.Condition):
-    """Takes down how long it was to wait, and does not."""
+class RecordingCondition(threading.Condition):
+    """Records the timeout of each wait, and does not wait."""
 
     def __init__(self) -> None:
         super().__init__()
