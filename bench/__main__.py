@@ -1,7 +1,7 @@
 """`python -m bench`: measure Holdfast and its peers, row by row.
 
-The compared servers run at the same time and are measured in turns, round after round, so that
-other work of the machine affects all of them equally. Figures are written after each row, and
+The compared servers run at the same time and are measured in turn, round after round. Other load
+on the machine therefore affects all of them equally. Figures are written after each row, and
 `--resume` continues an interrupted run.
 """
 
@@ -38,7 +38,7 @@ Measure = Callable[[World, Size, Callable[[str], None]], Outcome]
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """How something is measured, and whether by the API server's audit log."""
+    """A measurement, and whether it needs the API server's audit log."""
 
     measure: Measure
     audit: bool = False
@@ -61,12 +61,12 @@ ROWS: Mapping[str, Row] = {
 
 
 @click.command()
-@click.option("--only", default="", help=f"Rows, with commas between: {', '.join(ROWS)}.")
-@click.option("--resume", is_flag=True, help="Leave out rows that were measured in full before.")
-@click.option("--short", is_flag=True, help="Only show that every row works; nothing is kept.")
-@click.option("--page-only", is_flag=True, help="Write the page of what was measured before.")
+@click.option("--only", default="", help=f"Comma-separated rows to measure: {', '.join(ROWS)}.")
+@click.option("--resume", is_flag=True, help="Skip rows that were already measured in full.")
+@click.option("--short", is_flag=True, help="Only check that every row works; write no results.")
+@click.option("--page-only", is_flag=True, help="Only write the page from earlier results.")
 def main(*, only: str, resume: bool, short: bool, page_only: bool) -> None:
-    """Measure Holdfast and its peers; about an hour on two cores."""
+    """Measure Holdfast and its peers, in about an hour on two cores."""
     console = Console()
     if not page_only:
         _measure(_chosen(only, resume=resume), SHORT if short else FULL, console, keep=not short)
@@ -80,13 +80,16 @@ def _chosen(only: str, *, resume: bool) -> list[str]:
     names = [name.strip() for name in only.split(",") if name.strip()] or list(ROWS)
     unknown = [name for name in names if name not in ROWS]
     if unknown:
-        raise click.BadParameter(f"no row {unknown[0]!r}; there are {', '.join(ROWS)}")
+        raise click.BadParameter(f"unknown row {unknown[0]!r}: use {', '.join(ROWS)}")
     return [name for name in names if not (resume and results.is_measured(name, asdict(FULL)))]
 
 
 def _measure(names: list[str], size: Size, console: Console, *, keep: bool) -> None:
-    """Measure rows one by one; a failure is reported at the end and does not stop the others."""
-    console.print("building what is measured, where it is missing")
+    """Measure the rows one by one. A failed row does not stop the others.
+
+    Raises ClickException at the end if a row failed.
+    """
+    console.print("building Kubernetes and the peers, if not cached")
     ensure()
     build.peers(build.GO_PEERS, lambda step: console.print(step.what))
     failed = []
@@ -97,7 +100,7 @@ def _measure(names: list[str], size: Size, console: Console, *, keep: bool) -> N
             try:
                 with world(audit=ROWS[name].audit) as there:
                     outcome = ROWS[name].measure(there, size, _telling(status.update, title))
-            except Exception:  # noqa: BLE001 - shown, and the other rows are measured all the same
+            except Exception:  # noqa: BLE001 - printed; the other rows still run
                 console.print_exception(max_frames=4)
                 failed.append(name)
                 continue
@@ -108,7 +111,7 @@ def _measure(names: list[str], size: Size, console: Console, *, keep: bool) -> N
             results.save(name, outcome, took, asdict(size))
     if failed:
         raise click.ClickException(
-            f"these rows failed, for the reasons above: {', '.join(failed)}; again with --only"
+            f"failed rows, with errors above: {', '.join(failed)}; rerun them with --only"
         )
 
 

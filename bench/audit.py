@@ -1,4 +1,4 @@
-"""The API server's own word on when it received and answered a request: its audit log."""
+"""The API server's audit log: when it received and answered each request."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class _Status(msgspec.Struct, frozen=True):
 
 
 class Event(msgspec.Struct, rename="camel"):
-    """A request that was answered; times are the API server's."""
+    """An audited request. Times come from the API server's clock."""
 
     verb: str
     user_agent: str = ""
@@ -33,13 +33,13 @@ class Event(msgspec.Struct, rename="camel"):
 
     @property
     def received(self) -> float:
-        """When it came in, in seconds since 1970."""
+        """Time of the request, in seconds since 1970."""
         assert self.request_received_timestamp is not None  # noqa: S101 - every event has it
         return self.request_received_timestamp.timestamp()
 
     @property
     def answered(self) -> float:
-        """When it was answered, in seconds since 1970."""
+        """Time of the response, in seconds since 1970."""
         assert self.stage_timestamp is not None  # noqa: S101 - every event has it
         return self.stage_timestamp.timestamp()
 
@@ -48,7 +48,7 @@ _EVENT = msgspec.json.Decoder(Event)
 
 
 def releases(log: Path, namespace: str) -> list[Event]:
-    """Give the patches of a namespace's pods that succeeded."""
+    """Return the successful patches of a namespace's pods."""
     return [
         event
         for event in _events(log, namespace)
@@ -60,7 +60,10 @@ def releases(log: Path, namespace: str) -> list[Event]:
 
 
 def statuses(log: Path, namespace: str, resource: str, agent: str) -> dict[str, float]:
-    """Give when the last status of each object from a client was received, since 1970."""
+    """Return the time of each object's last status update from a client, by object name.
+
+    Times are in seconds since 1970. `agent` is the start of the client's user agent.
+    """
     return {
         event.object_ref.name: event.received
         for event in _events(log, namespace)
@@ -71,7 +74,7 @@ def statuses(log: Path, namespace: str, resource: str, agent: str) -> dict[str, 
 
 
 def bindings(log: Path, namespace: str) -> list[Event]:
-    """Give the bindings of a namespace's pods to nodes."""
+    """Return the bindings of a namespace's pods to nodes."""
     return [
         event
         for event in _events(log, namespace)
@@ -83,7 +86,7 @@ def _events(log: Path, namespace: str) -> Iterator[Event]:
     wanted = f'"namespace":"{namespace}"'.encode()
     with log.open("rb") as lines:
         for line in lines:
-            if wanted in line and line.endswith(b"\n"):  # the last may still grow
+            if wanted in line and line.endswith(b"\n"):  # the last line may be incomplete
                 event = _EVENT.decode(line)
                 if event.stage == "ResponseComplete" and event.object_ref.namespace == namespace:
                     yield event

@@ -18,21 +18,21 @@ from controlplane.ports import free_ports
 
 START_SECONDS = 300.0
 HELD = "holdfast_held_pods"
-"""The metric with the number of held pods that it knows."""
+"""The metric for the number of held pods that the controller knows."""
 LOOK_SECONDS = 2.0
-"""Between two looks at whether all are released: each look costs the controller a metrics page."""
+"""Seconds between two checks for held pods. Each check is a scrape, which costs CPU."""
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 @dataclass(frozen=True, slots=True)
 class Controller:
-    """A controller that runs."""
+    """A running controller."""
 
     process: psutil.Process
     port: int
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time used so far."""
+        """Return the CPU time used so far, in seconds."""
         return cpu_seconds([self.process])
 
     def rss_mb(self) -> float:
@@ -54,7 +54,7 @@ class Controller:
         return True
 
     def metric(self, name: str) -> float:
-        """Read one of its metrics; all series of that name added up."""
+        """Scrape a metric, and return the sum of all its series."""
         lines = self._ask("/metrics").splitlines()
         found = [line for line in lines if line.partition(" ")[0].partition("{")[0] == name]
         return sum(float(line.rpartition(" ")[2]) for line in found)
@@ -67,7 +67,10 @@ class Controller:
 
 @contextmanager
 def controlling(kubeconfig: Path) -> Iterator[Controller]:
-    """Run a controller, and wait until it knows all held pods. Raises BenchError."""
+    """Run a controller until the context exits, and yield it once it knows all held pods.
+
+    Raises BenchError if it exits or is not ready in time.
+    """
     port = free_ports(1)[0]
     command = [
         sys.executable,
@@ -85,7 +88,7 @@ def controlling(kubeconfig: Path) -> Iterator[Controller]:
         end = time.monotonic() + START_SECONDS
         while not controller.is_synced():
             if process.poll() is not None or time.monotonic() > end:
-                raise BenchError("the controller did not start; see its message above")
+                raise BenchError("the controller did not start: check its output above")
             time.sleep(0.1)
         yield controller
     finally:

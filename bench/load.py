@@ -1,7 +1,8 @@
-"""The load: one process, one thread, some kept-alive TLS connections, the next request at once.
+"""Load generator: one process, one thread and a few kept-alive TLS connections.
 
-`python -m bench.load` reads a Job from standard input and writes one line of JSON. Requests are
-serialised beforehand, so that this process costs little compared with the server.
+Each connection sends its next request as soon as it has a response. `python -m bench.load` reads a
+Job from standard input and writes one line of JSON. Requests are serialised in advance, so the
+client uses little CPU compared with the server.
 """
 
 from __future__ import annotations
@@ -20,11 +21,11 @@ from pathlib import Path
 import msgspec
 
 PATIENCE = 60.0
-"""Seconds for any one answer."""
+"""Timeout of a response, in seconds."""
 
 
 class Job(msgspec.Struct, frozen=True):
-    """What to ask, of whom, how often. Requests are taken in turn, from the first again."""
+    """The requests, the server's port and the number of requests. Requests are sent in a cycle."""
 
     port: int
     requests: list[bytes]
@@ -33,12 +34,12 @@ class Job(msgspec.Struct, frozen=True):
     status: int = 200
     """The expected status of every response."""
     certificate: str = ""
-    """A client certificate, PEM, with its key in `key`; none where it is empty."""
+    """Path of a PEM client certificate, with its key in `key`; empty for none."""
     key: str = ""
 
 
 class Figures(msgspec.Struct, frozen=True):
-    """Results: latencies in milliseconds, CPU of the client itself in microseconds."""
+    """Results: latencies in milliseconds, the client's CPU per request in microseconds."""
 
     mean_ms: float
     p50_ms: float
@@ -46,12 +47,12 @@ class Figures(msgspec.Struct, frozen=True):
     per_second: float
     client_cpu_us: float
     number: int
-    """Requests, those that warmed the connections up too."""
+    """Number of requests, including those that warm up the connections."""
 
 
 @dataclass
 class Client:
-    """One connection and when its last request was sent."""
+    """A connection, and the time of its last request."""
 
     connection: ssl.SSLSocket
     status: bytes
@@ -63,21 +64,24 @@ class Client:
         self.connection.sendall(request)
 
     def take(self) -> float:
-        """Read the whole answer; the seconds since the request. Raises RuntimeError."""
+        """Read the whole response, and return the seconds since the request.
+
+        Raises RuntimeError if the connection is closed early, or for an unexpected status.
+        """
         answer = self.connection.recv(65536)
         while not is_whole(answer):
             more = self.connection.recv(65536)
             if not more:
-                raise RuntimeError(f"cut off: {answer[:200]!r}")
+                raise RuntimeError(f"connection closed during the response: {answer[:200]!r}")
             answer += more
         elapsed = time.perf_counter() - self.sent
         if answer[9:12] != self.status:
-            raise RuntimeError(f"not {self.status.decode()}: {answer[:600]!r}")
+            raise RuntimeError(f"expected status {self.status.decode()}: {answer[:600]!r}")
         return elapsed
 
 
 def run(job: Job, *, core: int | None = None) -> Figures:
-    """Run the load in a separate process, on one core if given. Raises CalledProcessError."""
+    """Run the load in a separate process, pinned to `core` if given. Raises CalledProcessError."""
     pinned = [] if core is None else ["taskset", "-c", str(core)]
     done = subprocess.run(
         [*pinned, sys.executable, "-m", "bench.load"],
@@ -90,11 +94,11 @@ def run(job: Job, *, core: int | None = None) -> Figures:
 
 
 def measure(job: Job) -> Figures:
-    """Put the load on from this process."""
+    """Run the load in this process, and return the figures."""
     requests = cycle(job.requests)
     clients = [_connect(job) for _ in range(job.connections)]
     try:
-        for client in clients:  # reads the TLS session tickets too, which select would stumble on
+        for client in clients:  # also reads TLS session tickets, which would wake select
             client.ask(next(requests))
             client.take()
         cpu, start = time.process_time(), time.perf_counter()
@@ -115,7 +119,7 @@ def measure(job: Job) -> Figures:
 
 
 def _connect(job: Job) -> Client:
-    """Open one connection; the servers' certificates are the bench's own, so none is verified."""
+    """Open a connection. The benchmark issues the server certificates, so none is verified."""
     context = ssl.create_default_context()
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
@@ -127,7 +131,7 @@ def _connect(job: Job) -> Client:
 
 
 def _drive(clients: list[Client], requests: Iterator[bytes], number: int) -> list[float]:
-    """Keep every connection busy until so many answers have come; the seconds each one took."""
+    """Keep every connection busy for `number` responses, and return their latencies in seconds."""
     took: list[float] = []
     with selectors.DefaultSelector() as ready:
         for client in clients:
@@ -151,7 +155,7 @@ def is_whole(answer: bytes) -> bool:
         return False
     length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]
     if not length:
-        return body.endswith(b"\r\n0\r\n\r\n")  # chunked, and JSON has no such line in it
+        return body.endswith(b"\r\n0\r\n\r\n")  # chunked; JSON contains no such line
     return len(body) >= int(length)
 
 

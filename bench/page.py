@@ -1,4 +1,4 @@
-"""The measured parts of the performance page and the README, made of bench/results.json alone."""
+"""The measured parts of the performance page and the README, from bench/results.json alone."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ PAGE = ROOT / "docs" / "explanation" / "performance.md"
 README = ROOT / "README.md"
 BEGIN, END = "<!-- bench:begin -->", "<!-- bench:end -->"
 PODS, NODES = 150_000, 5_000
-"""What Kubernetes documents as the limits of one cluster."""
+"""Documented limits of a Kubernetes cluster."""
 
 _CLAIMED = ("cpu", "latency", "lateness", "burst", "scheduler", "scale", "memory")
 """The rows that the README quotes."""
@@ -27,7 +27,7 @@ _WAYS = {
     "unconcerned": "Holdfast, pod without its annotations",
     "unselected": "Holdfast, namespace not selected",
 }
-"""Ways to create a pod, as the page names them."""
+"""The page's labels for the ways to create a pod."""
 Known = Mapping[str, Any]
 
 
@@ -38,13 +38,13 @@ def write(known: Known) -> None:
 
 
 def placed(text: str, part: str) -> str:
-    """Put a measured part in its place in a text."""
+    """Return `text` with `part` between the benchmark markers."""
     before, _, rest = text.partition(BEGIN)
     return f"{before}{BEGIN}\n\n{part}\n{END}{rest.partition(END)[2]}"
 
 
 def claims(known: Known) -> str:
-    """Write what the README says: figures of what users ask about first."""
+    """Return the README's table, with the figures that users ask about first."""
     if any(row not in known.get(results.DETAILS, {}) for row in _CLAIMED):
         return "Not measured yet.\n"
     servers = _details(known, "cpu")["medians"]
@@ -93,7 +93,7 @@ def claims(known: Known) -> str:
 
 
 def measured(known: Known) -> str:
-    """Write the measured part."""
+    """Return the measured part of the performance page."""
     lines = [*_machine(known), *_bars(known), *_servers(known), *_creations(known)]
     lines += [*_growth(known), *_reckoning(known)]
     return "\n".join(lines) + "\n"
@@ -133,7 +133,7 @@ def _servers(known: Known) -> Iterator[str]:
 
 
 def _creations(known: Known) -> Iterator[str]:
-    """Yield the duration of a pod creation each way, and the API server's CPU."""
+    """Yield the table of pod creations, with the time and the API server's CPU for each way."""
     details = _details(known, "latency")
     times, cpu = details.get("medians_ms", {}), details.get("api_server_us", {})
     if not cpu:
@@ -147,7 +147,7 @@ def _creations(known: Known) -> Iterator[str]:
 
 
 def _growth(known: Known) -> Iterator[str]:
-    """Yield the controller's cost by number of held pods."""
+    """Yield the table of the controller's cost, by number of held pods."""
     details = _details(known, "scale")
     costs = details.get("release_cpu_us", {})
     if not costs:
@@ -163,7 +163,7 @@ def _growth(known: Known) -> Iterator[str]:
 
 
 def _reckoning(known: Known) -> Iterator[str]:
-    """Yield estimates for a cluster at Kubernetes' limits, with its first bottleneck."""
+    """Yield estimates for a cluster at the Kubernetes limits, with its first bottleneck."""
     cpu = _details(known, "cpu").get("medians", {}).get("Holdfast", {}).get("cpu_us")
     burst = _details(known, "burst").get("medians", {}).get("holdfast")
     times = _details(known, "latency").get("medians_ms", {}).get("16 clients", {})
@@ -191,7 +191,7 @@ def _reckoning(known: Known) -> Iterator[str]:
 
 
 def _memory(known: Known) -> tuple[float, float]:
-    """Give the controller's memory in MiB with none held, and with 100,000."""
+    """Return the controller's memory in MiB without held pods, and its peak with 100,000."""
     details = _details(known, "scale")
     return details.get("empty_rss_mb", 0.0), known.get("scale_rss_mb", 0.0)
 

@@ -1,6 +1,6 @@
-"""An API server for a controller alone, with very many pods made of a few that were recorded.
+"""A fake API server for the controller, with very many pods generated from a few recorded ones.
 
-It has no store: a pod's place in the list determines its name, its UID and its content.
+It does not store the listed pods: a pod's index determines its name, its UID and its content.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ PODS = "/api/v1/pods"
 _NAME, _UID = b"recorded-00000000", b"00000000-0000-0000-0000-000000000000"
 _PAGE = 500
 _LISTED = 1_000
-"""The resourceVersion of all listed pods; those of changes count from there."""
+"""The resourceVersion of all listed pods. Changes count up from it."""
 
 
 @dataclass
 class RecordedApi:
-    """Lists `number` pods, alternately of each template, and streams the changes of others."""
+    """Lists `number` pods, cycling through `templates`, and streams changes of added pods."""
 
     templates: Sequence[Object]
     number: int
     first: Object
-    """A pod that every list begins with."""
+    """The pod at the start of every list."""
     _added: dict[str, Object] = field(default_factory=dict)
     _changes: list[bytes] = field(default_factory=list)
     _changed: threading.Condition = field(default_factory=threading.Condition)
@@ -46,7 +46,7 @@ class RecordedApi:
         self._labels = [{"", *one["metadata"].get("labels", ())} for one in made]
 
     def page(self, query: Mapping[str, str]) -> bytes:
-        """Return a page of the list; a label selector is the name of a label."""
+        """Return a page of the list, as JSON. A label selector can only be the name of a label."""
         selected = [query.get("labelSelector", "") in labels for labels in self._labels]
         limit, place = int(query.get("limit", _PAGE)), int(query.get("continue", "0"))
         items = [] if place else [msgspec.json.encode(self.first)]
@@ -63,13 +63,13 @@ class RecordedApi:
         return b'{"metadata":%s,"items":[%s]}' % (msgspec.json.encode(metadata), b",".join(items))
 
     def add(self, template: Object, names: Sequence[str]) -> None:
-        """Stream new pods."""
+        """Create pods from `template`, and stream them to the watchers."""
         for name in names:
             self._added[name] = _named(template, name, f"uid-of-{name}")
             self._stream("ADDED", name)
 
     def release(self, name: str) -> bytes:
-        """Remove the gates of a pod that was added."""
+        """Remove the gates of an added pod, and return the pod as JSON."""
         self._added[name]["spec"].pop("schedulingGates", None)
         return self._stream("MODIFIED", name)
 
@@ -83,7 +83,7 @@ class RecordedApi:
             return body
 
     def watch(self, version: int, seconds: int) -> Iterator[bytes]:
-        """Yield the changes since a version, for so long."""
+        """Yield the changes after a resourceVersion, for `seconds`."""
         end, place = time.monotonic() + seconds, version - _LISTED
         while (left := end - time.monotonic()) > 0:
             with self._changed:
@@ -143,13 +143,13 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"%x\r\n%s\r\n" % (len(line), line))
         self.wfile.write(b"0\r\n\r\n")
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
         del format, args
 
 
 @contextmanager
 def serving(api: RecordedApi, folder: Path) -> Iterator[Path]:
-    """Serve it for as long as the context lasts, and give a kubeconfig for it."""
+    """Serve `api` until the context exits, and yield the path of a kubeconfig for it."""
     server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Handler,), {"api": api}))
     server.daemon_threads = True
     thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)

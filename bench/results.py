@@ -1,4 +1,4 @@
-"""The figures, the bars they are held to, and how both are shown and kept."""
+"""The measured figures and their targets: how they are stored and shown."""
 
 from __future__ import annotations
 
@@ -15,19 +15,19 @@ from typing import Any
 from rich.table import Table
 
 RESULTS = Path(__file__).with_name("results.json")
-"""The summary that git keeps; the pages are made from it."""
+"""The summary, which is kept in git. The pages are generated from it."""
 BUILD = Path(__file__).resolve().parents[1] / "build" / "bench"
-"""Everything that was measured, a file for each row."""
+"""All measurements, one file per row."""
 DETAILS = "details"
 TOLERANCE = 0.1
-"""How far an interval may reach beyond a bar that the median meets."""
+"""Share of the target by which the interval may miss it if the median meets it."""
 SHOWN: Mapping[str, Sequence[str]] = {
     "burst": ("medians",),
     "cpu": ("medians",),
     "latency": ("medians_ms", "api_server_us"),
     "scale": ("empty_rss_mb", "steady_rss_mb", "release_cpu_us"),
 }
-"""The details that the pages show, by row."""
+"""Details shown on the pages, by row."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,18 +41,18 @@ class Outcome:
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """The target of a figure; `at_least` if more is better."""
+    """The target of a figure: an upper limit, or a lower one with `at_least`."""
 
     key: str
     what: str
     bar: float
     at_least: bool = False
     around: bool = False
-    """The interval has to contain the bar: there is no significant difference."""
+    """The interval has to contain the target, so the difference is not significant."""
     unit: str = ""
 
     def met(self, value: float, interval: Sequence[float] | None) -> bool:
-        """Return whether a figure reaches the bar, and its interval is not a tenth beyond it."""
+        """Return whether a figure meets the target, and its interval does so within TOLERANCE."""
         low, high = interval or (value, value)
         if self.around:
             return low <= self.bar <= high
@@ -61,7 +61,7 @@ class Bar:
         return value <= self.bar and high <= self.bar * (1 + TOLERANCE)
 
     def shown(self) -> str:
-        """Write the bar for a reader."""
+        """Return the target as text, with its sign and unit."""
         sign = "≈" if self.around else "≥" if self.at_least else "≤"
         return f"{sign} {self.bar:g}{self.unit}"
 
@@ -113,7 +113,7 @@ BARS: Sequence[Bar] = (
 
 
 def load() -> dict[str, Any]:
-    """Read the summary of earlier runs; empty if there is none."""
+    """Return the summary of earlier runs, empty if there is none."""
     return _read(RESULTS)
 
 
@@ -124,7 +124,10 @@ def is_measured(row: str, size: object) -> bool:
 
 
 def save(row: str, outcome: Outcome, seconds: float, size: object) -> None:
-    """Write a row's details, and its figures into the summary: a run cut short keeps its rows."""
+    """Write a row's details, and merge its figures into the summary.
+
+    An interrupted run keeps the rows that it finished.
+    """
     known = load()
     known["machine"] = machine()
     known.update({key: round(value, 4) for key, value in outcome.figures.items()})
@@ -151,7 +154,7 @@ def _write(path: Path, content: Mapping[str, Any]) -> None:
 
 
 def machine() -> dict[str, Any]:
-    """Say what the figures were measured on."""
+    """Return the CPU count, system and software versions of this machine."""
     return {
         "cpus": os.cpu_count(),
         "system": f"{platform.system()} {platform.machine()}",
@@ -161,9 +164,9 @@ def machine() -> dict[str, Any]:
 
 
 def table(known: Mapping[str, Any]) -> Table:
-    """Make a table of the figures and their targets."""
-    shown = Table("what", title="Holdfast and its peers")
-    for heading in ("measured", "95 %", "bar", "met"):
+    """Return a table of the figures and their targets."""
+    shown = Table("measure", title="Holdfast and its peers")
+    for heading in ("result", "95 % interval", "target", "met"):
         shown.add_column(heading, justify="right")
     for bar in BARS:
         value = known.get(bar.key)

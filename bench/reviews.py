@@ -1,4 +1,4 @@
-"""The review that every server is asked: a Deployment's pod as the API server sends it, 4 KB."""
+"""The AdmissionReview sent to every server: a Deployment's pod as the API server sends it, 4 KB."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TOKEN = "kube-api-access-x7k2p"  # noqa: S105 - a volume's name
 
 
 def pod(annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
-    """Make a pod with all that the API server's defaults put into it."""
+    """Return a pod with the fields that the API server defaults; `spec` replaces spec fields."""
     return {
         "kind": "Pod",
         "apiVersion": "v1",
@@ -40,7 +40,7 @@ def pod(annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
 
 
 def review(reviewed: Object | None = None, **request: Any) -> bytes:
-    """Make the AdmissionReview of a pod's creation; `request` replaces fields of the request."""
+    """Return the AdmissionReview of a pod's creation; `request` replaces request fields."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     resource = {"group": "", "version": "v1", "resource": "pods"}
     made = {
@@ -74,7 +74,7 @@ def review(reviewed: Object | None = None, **request: Any) -> bytes:
 
 
 def request(body: bytes, path: str = "/mutate", query: str = "?timeout=3s") -> bytes:
-    """Serialise the whole HTTP request."""
+    """Return the complete HTTP request for `body`, serialised."""
     return HEAD.format(path=path, query=query, length=len(body)).encode() + body
 
 

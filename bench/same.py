@@ -1,4 +1,4 @@
-"""The check that what is compared does the same: every server answers with the same gate."""
+"""Check that the compared servers are equivalent: each adds the same gate."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from holdfast.webhook.model.annotations import HELD_ANNOTATION, HELD_LABEL, PROF
 from tests.support.fakes import apply_patch
 
 OWN_ANNOTATIONS = (HELD_ANNOTATION, PROFILE_ANNOTATION)
-"""Annotations that Holdfast adds along with the gate and a label, and peers do not."""
+"""Annotations that Holdfast adds along with the gate and a label. Peers do not add them."""
 
 
 def check(servers: Sequence[Server]) -> None:
-    """Ask all servers about the same pod. Raises BenchError where one makes another pod of it."""
+    """Send the same pod to all servers. Raises BenchError if their results differ."""
     made = {server.name: _made(server) for server in servers}
     ours = made[OURS]
     if ours["spec"]["schedulingGates"] != [{"name": reviews.GATE}]:
         raise BenchError(f"{OURS} does not hold the pod: {ours['spec']}")
     for name, pod in made.items():
         if _plain(pod) != _plain(ours):
-            raise BenchError(f"{name} makes another pod than {OURS}: {pod}")
+            raise BenchError(f"{name} and {OURS} return different pods: {pod}")
         _validates(next(server for server in servers if server.name == name), pod)
 
 
@@ -34,19 +34,19 @@ def _made(server: Server) -> dict[str, Any]:
     pod = reviews.pod()
     response = _asked(server, "/mutate", reviews.review(pod))
     if not response["allowed"]:
-        raise BenchError(f"{server.name} refuses the pod: {response}")
+        raise BenchError(f"{server.name} rejects the pod: {response}")
     return dict(apply_patch(pod, json.loads(base64.b64decode(response["patch"]))))
 
 
 def _validates(server: Server, made: dict[str, Any]) -> None:
     response = _asked(server, "/validate", reviews.review(made))
     if not response["allowed"]:
-        raise BenchError(f"{server.name} refuses what it made: {response}")
+        raise BenchError(f"{server.name} rejects the pod that it mutated: {response}")
 
 
 def text(server: Server, path: str, body: bytes | None = None) -> str:
-    """Ask a server, and give the answer's body."""
-    context = ssl._create_unverified_context()  # noqa: S323 - the bench's own certificate
+    """Return the body of a server's response to a POST of `body`, or to a GET without one."""
+    context = ssl._create_unverified_context()  # noqa: S323 - issued by the benchmark
     url = f"https://127.0.0.1:{server.port}{path}"
     asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
     with urllib.request.urlopen(asked, context=context, timeout=10) as answer:
@@ -58,7 +58,7 @@ def _asked(server: Server, path: str, body: bytes) -> dict[str, Any]:
 
 
 def _plain(pod: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what only Holdfast writes, and what a typed client adds without meaning."""
+    """Return the pod without Holdfast's metadata, and without the empty fields of typed clients."""
     plain: dict[str, Any] = json.loads(json.dumps(pod))
     for key in OWN_ANNOTATIONS:
         plain["metadata"]["annotations"].pop(key, None)

@@ -21,16 +21,16 @@ from holdfast.certs import authority
 
 OURS, GO, KOPF, FLASK = "Holdfast", "controller-runtime", "kopf", "Flask on gthread"
 FIXED = "fixed answer"
-"""No peer: what the least costs that a webhook can do."""
+"""Not a peer, but the lower bound for any webhook."""
 GTHREAD_THREADS = 4
-"""As many as the connections that are measured."""
+"""One thread per measured connection."""
 START_SECONDS, STOP_SECONDS = 60.0, 20.0
 
 _ROOT = Path(__file__).resolve().parent.parent
 
 
 class BenchError(Exception):
-    """Something that is measured did not do what it should."""
+    """A measured component did not behave as expected."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,18 +42,18 @@ class Certificate:
 
     @property
     def cert(self) -> str:
-        """The certificate's path."""
+        """Path of the certificate."""
         return str(self.folder / "tls.crt")
 
     @property
     def key(self) -> str:
-        """The key's path."""
+        """Path of the private key."""
         return str(self.folder / "tls.key")
 
 
 @dataclass(frozen=True, slots=True)
 class Server:
-    """A server that runs."""
+    """A running server."""
 
     name: str
     port: int
@@ -61,11 +61,11 @@ class Server:
 
     @property
     def processes(self) -> list[psutil.Process]:
-        """All its processes."""
+        """Its process and all child processes."""
         return [self.process, *self.process.children(recursive=True)]
 
     def cpu_seconds(self) -> float:
-        """Return the CPU time used so far."""
+        """Return the CPU time used so far, in seconds."""
         return cpu_seconds(self.processes)
 
     def pss_mb(self) -> float:
@@ -74,13 +74,13 @@ class Server:
 
 
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
-    """Add up the CPU of some processes, in seconds."""
+    """Return the total CPU time of the processes, in seconds."""
     times = [process.cpu_times() for process in processes]
     return sum(one.user + one.system for one in times)
 
 
 def certificate(folder: Path) -> Certificate:
-    """Write a certificate for 127.0.0.1 and its key."""
+    """Issue a certificate for 127.0.0.1, and write it and its key to `folder`."""
     now = datetime.now(UTC)
     ca = authority.new_ca("bench", now=now)
     pair = authority.issue(ca, common_name="bench", now=now, ip_addresses=["127.0.0.1"])
@@ -90,7 +90,7 @@ def certificate(folder: Path) -> Certificate:
 
 
 def commands(shown: Certificate, port: int, kubeconfig: Path) -> dict[str, Sequence[str]]:
-    """Say how each server is started on a port."""
+    """Return the command that starts each server on `port`, by name."""
     python = str(build.interpreter(lambda _: None))
     gunicorn = [python, "-m", "gunicorn", "--chdir", str(build.PYTHON), "--log-level=warning"]
     gunicorn += ["--worker-class=gthread", f"--threads={GTHREAD_THREADS}", "--keep-alive=95"]
@@ -113,7 +113,7 @@ def commands(shown: Certificate, port: int, kubeconfig: Path) -> dict[str, Seque
 def holdfast(
     shown: Certificate, port: int, kubeconfig: Path, config: Path | None = None
 ) -> list[str]:
-    """Say how Holdfast's own server is started."""
+    """Return the command that starts Holdfast's admission server on `port`."""
     command = [sys.executable, "-m", "holdfast.webhook", "serve", "--host", "127.0.0.1"]
     command += ["--port", str(port), "--cert", shown.cert, "--key", shown.key]
     command += ["--kubeconfig", str(kubeconfig), "--log-level", "warning"]
@@ -124,7 +124,7 @@ def holdfast(
 def running(
     names: Sequence[str], shown: Certificate, kubeconfig: Path, *, core: int | None = None
 ) -> Iterator[list[Server]]:
-    """Run several servers for as long as the context lasts, all on one core if so asked."""
+    """Run several servers until the context exits, all pinned to `core` if it is given."""
     with ExitStack() as stack:
         servers = []
         for name in names:
@@ -145,14 +145,17 @@ def running(
 def serving(
     name: str, port: int, command: Sequence[str], environment: Mapping[str, str] | None = None
 ) -> Iterator[Server]:
-    """Run a server, and wait until it listens. Raises BenchError when it does not."""
+    """Run a server until the context exits, and yield it once it listens.
+
+    Raises BenchError if it exits or does not listen in time.
+    """
     given = {**os.environ, **(environment or {})}
     process = subprocess.Popen(command, cwd=_ROOT, env=given, stdin=subprocess.DEVNULL)
     try:
         end = time.monotonic() + START_SECONDS
         while not _listens(port):
             if process.poll() is not None or time.monotonic() > end:
-                raise BenchError(f"{name} did not start; see its message above")
+                raise BenchError(f"{name} did not start: check its output above")
             time.sleep(0.05)
         yield Server(name, port, psutil.Process(process.pid))
     finally:

@@ -1,4 +1,4 @@
-"""How much is measured: the full run, and a short one that only shows that everything works."""
+"""Run sizes: the full benchmark, and a short one that only checks that every row works."""
 
 from __future__ import annotations
 
@@ -7,41 +7,44 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Size:
-    """How often, how many."""
+    """Rounds, counts and durations of a run."""
 
     rounds: int
-    """Interleaved rounds of everything that is compared."""
+    """Number of interleaved rounds in each comparison."""
     reviews: int
-    """Reviews a server is asked in a round."""
+    """Reviews sent to each server per round."""
     creations: int
-    """Pods that 16 clients create in a round, each way; one client creates an eighth of them. Few
-    enough that the ways of a round are close together in time."""
+    """Pods that 16 clients create per round, each way. One client creates an eighth of them.
+
+    A small number keeps the ways of a round close together in time."""
     creation_rounds: int
-    """Rounds of creations: differences of times need more of them than ratios, since the API
-    server's garbage collection makes single rounds differ by half."""
+    """Rounds of creations.
+
+    Time differences need more rounds than ratios, because the API server's garbage collection
+    makes single rounds differ by half."""
     due: int
-    """Pods that fall due at random over `due_seconds`, in each of `due_rounds`."""
+    """Pods due at random times within `due_seconds`, in each of `due_rounds` rounds."""
     due_seconds: float
     due_rounds: int
     scheduled: int
-    """Pods that the delay scheduler plugin holds back, once."""
+    """Pods that the delay scheduler plugin delays, in a single round."""
     burst: int
-    """Pods that are due in the same second."""
+    """Pods due in the same second."""
     paced: int
-    """Pods of a pace, which become ready after some seconds."""
+    """Pods that share a pace. Each becomes ready after a few seconds."""
     jobs: int
-    """Jobs that complete one after the other, each with `waiters` pods that wait for it."""
+    """Jobs that complete one after another, each with `waiters` pods waiting for it."""
     waiters: int
     held: tuple[int, int]
-    """Few and many held pods, between which the cost of a release is compared."""
+    """Small and large number of held pods at which the cost of a release is compared."""
     streamed: tuple[int, int]
-    """The same, of pods that no API server stores."""
+    """The same for pods that a fake API server lists."""
     released: int
-    """Pods whose release is measured among those."""
+    """Number of releases measured at each of these sizes."""
     idle_seconds: float
-    """How long the controller is watched at rest."""
+    """How long the idle controller's CPU is measured."""
     growth_reviews: int
-    """Reviews after which the admission server's memory is looked at again."""
+    """Reviews over which the admission server's memory growth is measured."""
 
 
 FULL = Size(
@@ -69,7 +72,7 @@ SHORT = Size(
     reviews=200,
     creations=32,
     creation_rounds=1,
-    due=40,  # more than twice the 16 clients, each of which asks once to warm up
+    due=40,  # more than twice the 16 clients, each of which sends a warm-up request
     due_seconds=3.0,
     due_rounds=1,
     scheduled=2,

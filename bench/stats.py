@@ -1,4 +1,4 @@
-"""Medians, ratios and how sure they are. Pure."""
+"""Medians, ratios and confidence intervals. Pure functions."""
 
 from __future__ import annotations
 
@@ -12,17 +12,23 @@ _SEED = 1  # the same rounds always give the same interval
 
 
 def median_ratio(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Take the median of the rounds' ratios: what strikes one round strikes both sides of it."""
+    """Return the median of the per-round ratios.
+
+    A disturbance in a round affects both sides, and cancels out in the ratio.
+    """
     return statistics.median(a / b for a, b in zip(ours, theirs, strict=True))
 
 
 def ratio_of_medians(ours: Sequence[float], theirs: Sequence[float]) -> float:
-    """Divide the medians, for differences, of which a single round's may be near zero."""
+    """Return the ratio of the medians.
+
+    Use it for differences, which may be near zero in a single round.
+    """
     return statistics.median(ours) / statistics.median(theirs)
 
 
 def percentile(values: Sequence[float], share: float) -> float:
-    """Give the value that this share of all values does not exceed."""
+    """Return the percentile of `values` at `share`, a number from 0 to 1."""
     ordered = sorted(values)
     return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
 
@@ -32,8 +38,8 @@ def interval(
     ours: Sequence[float],
     theirs: Sequence[float],
 ) -> tuple[float, float]:
-    """Bootstrap over whole rounds: between what, with 95 % confidence, a figure of pairs lies."""
-    chance = random.Random(_SEED)  # noqa: S311 - resampling, no secret
+    """Return the 95 % confidence interval of `figure`, bootstrapped over whole rounds."""
+    chance = random.Random(_SEED)  # noqa: S311 - resampling, not cryptography
     rounds = range(len(ours))
     found = []
     for _ in range(RESAMPLES):

@@ -1,4 +1,4 @@
-"""A real control plane to measure on, and what the rows do there."""
+"""A real control plane to measure on, and the operations that the rows share."""
 
 from __future__ import annotations
 
@@ -24,44 +24,45 @@ from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.annotations import DELAY_KEYS, NOT_BEFORE
 
 PATIENCE = 120.0
-"""Seconds until something that has to happen counts as not happening."""
+"""Default timeout of a wait, in seconds."""
 NO_SCHEDULER = "none"
-"""A scheduler that does not exist, so that scheduling is not measured."""
+"""Name of a scheduler that does not exist, which keeps scheduling out of the measurement."""
 
 LEAD_SECONDS = 5.0
-"""Seconds added to the expected time to create pods that fall due together."""
+"""Seconds added to the expected creation time of pods that fall due together."""
 LEAD_FACTOR = 1.5
-"""Factor on the time to create pods that was measured with PROBE pods."""
+"""Safety factor on the creation time measured with PROBE pods."""
 CREATED_SECONDS = 1.0
-"""Seconds before the due time by which the controller knows all pods, so that creating them is not
-measured."""
+"""Seconds before the due time at which the controller has to know all pods.
+
+Their creation is then not part of the measurement."""
 TRIES = 4
 NODES = 3
-"""As many as the pods of the row with a pace need; a node takes 110."""
+"""Enough nodes for the pods of the pace row. A node takes 110 pods."""
 SLOW_PODS = Path(__file__).with_name("slow_pods.yaml")
-"""Pods with the label `slow` are ready 1 to 5 s after they were scheduled."""
+"""kwok stage: pods with the label `slow` become ready 1 to 5 s after scheduling."""
 CLIENTS = 16
 """Connections that create pods; each first creates one extra pod to warm up."""
 PROBE = 100
-"""Number of pods created to measure the rate of creation."""
+"""Number of pods created to measure the creation rate."""
 
 Object = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """A cluster, and the files that are needed to speak with it."""
+    """A cluster, and the files needed to connect to it."""
 
     plane: ControlPlane
     cluster: Cluster
     certificate: Certificate
-    """The certificate of the admission servers."""
+    """The admission servers' serving certificate."""
     client_cert: Path
     client_key: Path
 
     @property
     def kubeconfig(self) -> Path:
-        """The admin's kubeconfig."""
+        """Path of the admin kubeconfig."""
         return self.plane.kubeconfig
 
     @property
@@ -70,26 +71,29 @@ class World:
         return int(self.plane.server.rpartition(":")[2])
 
     def get(self, path: str, query: Mapping[str, str | int] | None = None) -> Object:
-        """Read one object, or a list."""
+        """Return an object or a list from the API server. Raises ClusterError."""
         return dict(msgspec.json.decode(self.cluster.request("GET", path, query=query)))
 
     def post(self, path: str, content: Object) -> Object:
-        """Create an object."""
+        """Create an object, and return it as stored. Raises ClusterError."""
         body = msgspec.json.encode(content)
         return dict(msgspec.json.decode(self.cluster.request("POST", path, body=body)))
 
     def namespace(self, name: str) -> str:
-        """Make a namespace, and wait until pods can be created in it."""
+        """Create a namespace, wait until pods can be created in it, and return its name."""
         self.post("/api/v1/namespaces", {"metadata": {"name": name}})
         self.until(lambda: self.has(f"/api/v1/namespaces/{name}/serviceaccounts/default"))
         return name
 
     def until(self, look: Any, seconds: float = PATIENCE, step: float = 0.05) -> None:
-        """Look again and again until what is seen is true. Raises BenchError."""
+        """Poll `look` every `step` seconds until it returns true.
+
+        Raises BenchError after `seconds`.
+        """
         end = time.monotonic() + seconds
         while not look():
             if time.monotonic() > end:
-                raise BenchError(f"what is measured did not happen within {seconds:.0f} s")
+                raise BenchError(f"the cluster did not reach the expected state in {seconds:.0f} s")
             time.sleep(step)
 
     def create(
@@ -116,12 +120,13 @@ class World:
         return LEAD_SECONDS + LEAD_FACTOR * number / tried.per_second
 
     def hold(self, namespace: str, number: int, known: Callable[[], float]) -> float:
-        """Create pods that fall due in the same second, and return it, in seconds since 1970.
+        """Create pods that fall due in the same second, and return that due time.
 
-        `known` counts the held pods that the controller knows. If a busy machine was too slow, the
-        pods are created again with twice the time. Raises BenchError.
+        The due time is in seconds since 1970. `known` counts the held pods that the controller
+        knows. If the machine is too slow, the pods are created again with twice the lead time.
+        Raises BenchError after TRIES attempts.
         """
-        before = known()  # ahead of the pods that the lead is found by
+        before = known()  # before `lead` creates its probe pods
         lead = self.lead(namespace, number)
         for _ in range(TRIES):
             due = math.ceil(time.time() + lead)
@@ -134,7 +139,7 @@ class World:
             self.until(lambda: known() == before, step=0.5)
             self.clear(namespace)
             lead *= 2
-        raise BenchError(f"{number} held pods cannot be made ahead of their time")
+        raise BenchError(f"could not create {number} held pods before their due time")
 
     def clear(self, namespace: str) -> None:
         """Delete all pods of a namespace, and wait until they are gone."""
@@ -142,7 +147,7 @@ class World:
         self.until(lambda: self._deleted(path), step=0.1)
 
     def count(self, namespace: str) -> int:
-        """Count the pods of a namespace."""
+        """Return the number of pods in a namespace."""
         page = self.get(f"/api/v1/namespaces/{namespace}/pods", {"limit": 1})
         return len(page["items"]) + int(page["metadata"].get("remainingItemCount", 0))
 
@@ -150,7 +155,7 @@ class World:
         try:
             self.cluster.request("DELETE", path, query={"gracePeriodSeconds": 0}, timeout=PATIENCE)
         except ClusterError:
-            return False  # a long deletion may be cut short; it is asked for again
+            return False  # a long deletion may time out; `clear` retries it
         return not self.get(path, {"limit": 1})["items"]
 
     def has(self, path: str) -> bool:
@@ -164,7 +169,7 @@ class World:
 
 @contextmanager
 def world(*, audit: bool = False) -> Iterator[World]:
-    """Run a control plane for as long as the context lasts."""
+    """Run a control plane until the context exits, and yield its World."""
     with (
         TemporaryDirectory(prefix="holdfast-bench-") as name,
         ControlPlane(nodes=NODES, audit=audit, stages=[SLOW_PODS]) as plane,
@@ -183,7 +188,7 @@ def world(*, audit: bool = False) -> Iterator[World]:
 
 
 def held_pod(annotations: Mapping[str, str]) -> Object:
-    """Make a pod that is held already, as the webhook would have left it."""
+    """Return the manifest of a held pod, as the webhook leaves it."""
     gates = [{"name": reviews.GATE}]
     made = small_pod(annotations)
     made["spec"]["schedulingGates"] = gates
@@ -191,9 +196,9 @@ def held_pod(annotations: Mapping[str, str]) -> Object:
 
 
 def usual_pod(annotations: Mapping[str, str]) -> Object:
-    """Make the manifest of the pod that is reviewed elsewhere, of 4 KB once it is stored.
+    """Return the manifest of the pod that the other rows review, 4 KB once it is stored.
 
-    It has no owner, since a missing ReplicaSet would get it garbage-collected, and its scheduler
+    It has no owner, because a pod whose ReplicaSet is missing is garbage-collected. Its scheduler
     does not exist. Fields that the API server fills in are omitted.
     """
     reviewed = reviews.pod(annotations)
@@ -213,7 +218,7 @@ def usual_pod(annotations: Mapping[str, str]) -> Object:
 
 
 def small_pod(annotations: Mapping[str, str]) -> Object:
-    """Make the manifest of a pod that is never scheduled."""
+    """Return the manifest of a small pod whose scheduler does not exist."""
     return {
         "apiVersion": "v1",
         "kind": "Pod",

@@ -23,7 +23,7 @@ INTERRUPTED = 130
 
 @click.group()
 def cli() -> None:
-    """Show Holdfast on a real Kubernetes, built and started here."""
+    """Try Holdfast on a local Kubernetes control plane."""
 
 
 @cli.command()
@@ -61,7 +61,7 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _interrupt(_number: int, _frame: FrameType | None) -> NoReturn:
-    """Exit through the with statements, as Ctrl-C does."""
+    """Raise KeyboardInterrupt, as Ctrl-C does, so that the with statements clean up."""
     raise KeyboardInterrupt
 
 

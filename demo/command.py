@@ -1,4 +1,4 @@
-"""Run a `holdfast` command as a process: start it, wait until it is ready, kill it, stop it."""
+"""Run a `holdfast` command as a child process."""
 
 from __future__ import annotations
 
@@ -19,14 +19,15 @@ _ANY = {"[::]", "0.0.0.0"}  # noqa: S104
 
 
 class CommandError(Exception):
-    """The command failed; the message has the end of its log."""
+    """The command failed; the message includes the end of its log."""
 
 
 class Command:
-    """Run `holdfast ...`; a context manager that leaves nothing running.
+    """A `holdfast` process, as a context manager that stops it on exit.
 
-    Output goes to `log`; `address` is where the command listens. It exits with this process, even
-    if that is killed. A test may run another `module`, and add variables to the `environment`.
+    Output goes to `log`; `address` is the address that the command listens on. The command exits
+    with this process, even if this process is killed. A test may run another `module`, and add
+    variables to the `environment`.
     """
 
     def __init__(
@@ -62,16 +63,16 @@ class Command:
 
     @property
     def was_started(self) -> bool:
-        """Whether it was started, and neither killed nor stopped since."""
+        """Whether the process was started, and not killed or stopped since."""
         return self._process is not None
 
     @property
     def pid(self) -> int:
-        """The process, while it runs."""
+        """The process ID. Raises CommandError if the process is not running."""
         return self._running().pid
 
     def start(self) -> None:
-        """Start it, and wait until it reports that it is ready."""
+        """Start the process, and wait until it is ready. Raises CommandError if it fails."""
         ready = Path(self._folder.name) / "ready"
         ready.unlink(missing_ok=True)
         command = [sys.executable, "-m", self._module, *self._arguments]
@@ -90,31 +91,31 @@ class Command:
         self.address = f"127.0.0.1:{port}" if host in _ANY else f"{host}:{port}"
 
     def check(self) -> None:
-        """Raise CommandError if it has exited by itself."""
+        """Raise CommandError if the process has exited by itself."""
         status = self._running().poll()
         if status is not None:
             raise CommandError(f"{self._shown()} exited with status {status}:\n{self.tail()}")
 
     def kill(self) -> None:
-        """Kill it without notice, as a power cut would."""
+        """Kill the process without warning, as a power failure would."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> int:
-        """Stop it as Ctrl-C does, and return its exit status."""
+        """Stop the process as Ctrl-C does, and return its exit status."""
         return self._end(signal.SIGINT)
 
     def terminate(self) -> int:
-        """Terminate it as a kubelet does, and return its exit status."""
+        """Terminate the process as the kubelet does, and return its exit status."""
         return self._end(signal.SIGTERM)
 
     def close(self) -> None:
-        """Stop it if it runs, and remove its temporary files."""
+        """Stop the process if it runs, and remove its temporary files."""
         if self.was_started:
             self.stop()
         self._folder.cleanup()
 
     def tail(self, lines: Sequence[str] = (), count: int = 15) -> str:
-        """Return the end of its log."""
+        """Return the last `count` lines of the log, or of `lines` if given."""
         lines = lines or self.log.read_text(errors="replace").splitlines()
         return "\n".join(lines[-count:])
 

@@ -29,26 +29,26 @@ class Observation:
 
     @property
     def gates(self) -> list[str]:
-        """Its scheduling gates."""
+        """The names of its scheduling gates."""
         return [gate["name"] for gate in self.pod["spec"].get("schedulingGates", ())]
 
     @property
     def node(self) -> str:
-        """The node that it is bound to; empty if none."""
+        """The name of its node, empty if it is not bound."""
         return str(self.pod["spec"].get("nodeName", ""))
 
     @property
     def running(self) -> bool:
-        """Whether it runs."""
+        """Whether its phase is Running."""
         return bool(self.pod["status"].get("phase") == "Running")
 
     def annotation(self, key: str) -> str:
-        """One of its annotations."""
+        """Return the value of an annotation, empty if it is not set."""
         return str(self.pod["metadata"].get("annotations", {}).get(key, ""))
 
 
 def observe(cluster: Cluster, selector: str, seconds: float) -> Iterator[Observation]:
-    """Watch the pods of a label selector for this many seconds."""
+    """Watch the pods that match a label selector for `seconds`, and yield each change."""
     query: dict[str, str | int] = {"labelSelector": selector, "watch": 1}
     query["timeoutSeconds"] = int(seconds)
     for line in cluster.lines(_PODS, query=query, timeout=seconds + 5):

@@ -15,7 +15,7 @@ from demo.walkthrough import EXAMPLE
 
 
 def run(build: Path, nodes: int) -> None:
-    """Run until Ctrl-C, which exits with status 0."""
+    """Run the cluster until Ctrl-C, then return normally."""
     build.mkdir(exist_ok=True)
     log = build / "up-holdfast.log"
     log.unlink(missing_ok=True)

@@ -26,7 +26,7 @@ from holdfast.webhook.model.annotations import HELD_ANNOTATION
 DELAY = 15
 """The delay in the example's annotation, in seconds."""
 TIMEOUT = 60.0
-"""Seconds in which the pod has to be running."""
+"""Seconds until the pod has to be running."""
 EXAMPLE = Path(__file__).with_name("busybox.yaml")
 
 _out = Console(highlight=False, soft_wrap=True)
@@ -38,7 +38,7 @@ class WalkthroughError(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """When each step happened, in seconds since the pod's creationTimestamp."""
+    """The times of the steps, in seconds since the pod's creationTimestamp."""
 
     delay_s: int
     released_s: float
@@ -50,7 +50,7 @@ class Outcome:
 def run(build: Path) -> Outcome:
     """Run the example, print each step, and write the outcome to `build/run.json`.
 
-    Raises WalkthroughError when the pod is not released and running in time.
+    Raises WalkthroughError if the pod is not released and running in time.
     """
     build.mkdir(exist_ok=True)
     _say("building etcd and Kubernetes (takes a few minutes the first time)")

@@ -1,1 +1,1 @@
-"""The usual ways to do what Holdfast does, and how they are built."""
+"""The peers: common alternatives to Holdfast, and how to build them."""

@@ -1,4 +1,4 @@
-"""Building the peers: the Go ones into the user's cache, the Python ones into a venv there."""
+"""Build the peers: Go programs in the user's cache, the Python ones in a venv there."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from controlplane.progress import Report, Step
 
 HERE = Path(__file__).resolve().parent
 PYTHON = HERE / "python"
-"""The peers in Python, in a separate venv: the product does not need their requirements."""
+"""The Python peers. Their venv is separate, because Holdfast does not need their dependencies."""
 
 CONTROLLER_RUNTIME, CLIENT_GO, SCHEDULER = "controller-runtime", "client-go", "delay-scheduler"
 GO_PEERS = (CONTROLLER_RUNTIME, CLIENT_GO, SCHEDULER)
@@ -37,7 +37,7 @@ _LANDMARKS: Mapping[str, str] = MappingProxyType(
 
 @dataclass(frozen=True, slots=True)
 class OwnModule(ModuleSet):
-    """A Go program of the bench's own: its source decides about the cache as well."""
+    """A Go program of the benchmark, whose source is part of the cache key."""
 
     def key(self) -> str:
         """Return the name of the cache folder."""
@@ -46,7 +46,7 @@ class OwnModule(ModuleSet):
 
 
 def binary(name: str) -> Path:
-    """Give a Go peer's binary, building it where it is missing. Raises ControlPlaneError."""
+    """Return the path of a Go peer, building it if missing. Raises ControlPlaneError."""
     modules = OwnModule(
         name=f"peer-{name}",
         folder=HERE / _FOLDERS[name],
@@ -59,7 +59,7 @@ def binary(name: str) -> Path:
 
 
 def interpreter(report: Report) -> Path:
-    """Give the Python of the bench's own venv, made where it is missing."""
+    """Return the Python interpreter of the peers' venv, creating the venv if missing."""
     wanted = HERE.parent / "requirements.txt"
     folder = cache.root() / f"bench-python-{cache.digest([wanted.read_bytes()])}"
     made = folder / "bin" / "python"
@@ -81,11 +81,11 @@ def interpreter(report: Report) -> Path:
 
 
 def peers(names: Sequence[str], report: Report) -> None:
-    """Build these Go peers, and what the Python ones need."""
+    """Build the named Go peers, and the venv of the Python peers."""
     for name in names:
         binary(name)
     interpreter(report)
 
 
-if __name__ == "__main__":  # those that CI's short form needs, ahead of its tests
+if __name__ == "__main__":  # the peers that CI's short run needs
     peers((CONTROLLER_RUNTIME, CLIENT_GO), lambda step: print(step.what))

@@ -1,4 +1,4 @@
-"""A burst, all pods due in the same second: how many are released in a second."""
+"""A burst: the release rate when all pods are due in the same second."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ FAR = {DELAY_KEYS[0]: "24h"}
 LIST_SECONDS = 5.0
 """Seconds for the peer to list its pods before the burst."""
 QUIET_SECONDS = 2.0
-"""Seconds after a start or a deletion, until the cluster is idle."""
+"""Seconds until the cluster is idle after a start or a deletion."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Compare the rates, in turns."""
+    """Compare the release rates of Holdfast and client-go, in alternating rounds."""
     rounds: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
     for turn in range(size.rounds):
         sides = [(OURS, _ours), (PEER, _peer)]
@@ -47,7 +47,7 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 def _turn(
     there: World, name: str, size: Size, release: Callable[[World, str, int], float]
 ) -> dict[str, float]:
-    """Release a namespace of pods; the API server's own times give the rate."""
+    """Release a namespace of pods, and return the rate by the API server's audit log."""
     there.namespace(name)
     cpu_us = release(there, name, size.burst)
     found = audit.releases(there.plane.audit_log, name)
@@ -58,7 +58,7 @@ def _turn(
 
 
 def _ours(there: World, name: str, number: int) -> float:
-    """Have the controller release pods at their time; its CPU a release, in microseconds."""
+    """Return the controller's CPU per release in microseconds, for pods due together."""
     with controlling(there.kubeconfig) as controller:
         time.sleep(QUIET_SECONDS)
         others = controller.metric(HELD)
@@ -70,7 +70,7 @@ def _ours(there: World, name: str, number: int) -> float:
 
 
 def _peer(there: World, name: str, number: int) -> float:
-    """Have the program take the gates off; its CPU a release, in microseconds."""
+    """Return the client-go program's CPU per release, in microseconds."""
     there.create(name, [held_pod(FAR)], number - CLIENTS)
     time.sleep(QUIET_SECONDS)
     at = f"-at={int((time.time() + LIST_SECONDS) * 1e3)}"

@@ -27,9 +27,9 @@ from holdfast.webhook.registration.configurations import Registration, by_url
 from holdfast.webhook.runtime import pipelines
 
 SETTLE_SECONDS = 0.3
-"""After the pods of one way are deleted, before the next is measured."""
+"""Seconds between the deletion of one way's pods and the next measurement."""
 NOTICE_SECONDS = 1.0
-"""From a registration to the API server's notice of it."""
+"""Seconds until the API server applies a new webhook configuration."""
 DELAY = {reviews.ANNOTATION: "3600"}
 
 NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED, UNSELECTED = (
@@ -44,51 +44,51 @@ NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED, UNSELECTED = (
     "unselected",
 )
 WAYS = (NONE, BOTH, CALLED, PEER, ALONE, CEL, LEAST, UNCONCERNED, UNSELECTED)
-"""Each has its own namespace, so that all exist at the same time."""
+"""Each has its own namespace, so all can exist at the same time."""
 NOT_HELD = (NONE, UNCONCERNED, UNSELECTED)
 MUTATING = (ALONE, LEAST)
 """Ways with only a mutating webhook."""
 ASKING = {
     **dict.fromkeys(WAYS, DELAY),
-    CALLED: {reviews.ANNOTATION: "60m"},  # a duration, which the API server cannot judge by itself
+    CALLED: {reviews.ANNOTATION: "60m"},  # a duration, which the API server cannot validate itself
     UNCONCERNED: {},
 }
-"""The annotations of the pods of each way."""
+"""Pod annotations for each way."""
 
 Times = Mapping[str, list[float]]
 
 
 @dataclass(frozen=True, slots=True)
 class _Rounds:
-    """By way, what each round found of one creation."""
+    """Results of each round, by way."""
 
     times: Times
-    """Milliseconds, on average."""
+    """Mean time of a creation, in milliseconds."""
     api_server: Times
-    """The API server's CPU in microseconds."""
+    """The API server's CPU per creation, in microseconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class _Ways:
-    """The cluster with all ways set up in it."""
+    """A cluster with all ways set up."""
 
     there: World
     holdfast: Server
 
     def create(self, way: str, number: int, clients: int) -> tuple[float, float]:
-        """Create pods one way; of one, the mean time in ms and the API server's CPU in µs."""
+        """Create pods one way, and return the mean time in ms and API server CPU in µs per pod."""
         if way == UNSELECTED:
             with self._registered_elsewhere():
                 return self._create(way, number, clients)
         return self._create(way, number, clients)
 
     def calls(self) -> float:
-        """Count the reviews that Holdfast has been asked for."""
+        """Return the number of reviews that Holdfast has received."""
         return _calls(self.holdfast)
 
     @contextmanager
     def _registered_elsewhere(self) -> Iterator[None]:
-        """Register Holdfast once more, with selectors that no namespace matches."""
+        """Register Holdfast once more, with selectors that no namespace matches, until exit."""
         made = _configurations(self.there, UNSELECTED, self.holdfast, "no-namespace")
         for path, configuration in made.items():
             self.there.post(path.rpartition("/")[0], configuration)
@@ -110,7 +110,7 @@ class _Ways:
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Compare what each way adds to a creation, at 16 clients and at one."""
+    """Compare the time that each way adds to a creation, with 16 clients and with one."""
     with running([OURS, GO, FIXED], there.certificate, there.kubeconfig) as (ours, peer, least):
         ways = _Ways(there, ours)
         _set_up(there, {PEER: peer, LEAST: least}, ours)
@@ -139,9 +139,9 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 def _rounds(
     ways: _Ways, size: Size, step: Callable[[str], None], number: int, clients: int
 ) -> _Rounds:
-    """Measure all ways in each round, in another order each time."""
+    """Measure all ways in each round, in random order, and return the results."""
     found = _Rounds({way: [] for way in WAYS}, {way: [] for way in WAYS})
-    chance = random.Random(clients)  # noqa: S311 - an order, no secret
+    chance = random.Random(clients)  # noqa: S311 - shuffling, not cryptography
     for turn in range(size.creation_rounds + 1):  # the first round warms everything up
         for way in chance.sample(WAYS, len(WAYS)):
             step(f"{clients} clients, round {turn} of {size.creation_rounds}: {way}")
@@ -153,7 +153,7 @@ def _rounds(
 
 
 def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:
-    """Pair the times that were added, round by round."""
+    """Return the added times of both sides of each figure, round by round."""
     added = {
         way: [one - none for one, none in zip(times[way], times[NONE], strict=True)] for way in WAYS
     }
@@ -177,9 +177,9 @@ def _added(times: Times) -> dict[str, float]:
 
 
 def _set_up(there: World, others: Mapping[str, Server], ours: Server) -> None:
-    """Register every way for its namespace, and wait until each does what it should.
+    """Register every way for its namespace, and wait until each works as expected.
 
-    Ways that `others` does not name are served by ours.
+    `ours` serves the ways that are not in `others`.
     """
     for way in WAYS:
         there.namespace(way)
@@ -200,7 +200,10 @@ def _set_up(there: World, others: Mapping[str, Server], ours: Server) -> None:
 def _configurations(
     there: World, way: str, server: Server, namespace: str = ""
 ) -> Mapping[str, Object]:
-    """Register a server for one namespace, all with Holdfast's own conditions."""
+    """Return the webhook configurations of a server for one namespace, by path.
+
+    All have Holdfast's match conditions.
+    """
     profiles = pipelines.load_profiles(pipelines.Setup())
     address = by_url(f"127.0.0.1:{server.port}", there.certificate.ca)
     made = Registration(f"bench-{way}", address).configurations(profiles)
@@ -216,7 +219,10 @@ def _configurations(
 
 
 def _works(there: World, way: str) -> bool:
-    """Return whether a pod is held if this way should hold it, and not otherwise."""
+    """Return whether a new pod is held exactly if this way should hold it.
+
+    Raises BenchError if the pod has other gates.
+    """
     path = f"/api/v1/namespaces/{way}/pods"
     body = msgspec.json.encode(usual_pod(ASKING[way]))
     made = msgspec.json.decode(there.cluster.request("POST", path, body=body))
@@ -224,7 +230,7 @@ def _works(there: World, way: str) -> bool:
     gates = made["spec"].get("schedulingGates", [])
     held = [] if way in NOT_HELD else [{"name": reviews.GATE}]
     if gates and gates != held:
-        raise BenchError(f"{way}: the pod got {gates}")
+        raise BenchError(f"{way}: unexpected scheduling gates on the pod: {gates}")
     return bool(gates == held)
 
 

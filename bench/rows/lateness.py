@@ -1,4 +1,4 @@
-"""How late pods are released that fall due at random, by the API server's own times."""
+"""The lateness of releases at random due times, by the API server's audit log."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from holdfast.webhook.model.annotations import NOT_BEFORE
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Measure from the due time to the API server's answer, in milliseconds."""
+    """Measure from the due time to the API server's response, in milliseconds."""
     rounds = []
     with controlling(there.kubeconfig):
         for turn in range(size.due_rounds):
@@ -31,12 +31,12 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def _round(there: World, name: str, size: Size) -> list[float]:
-    """Release pods that are due at random moments; how late each was, in milliseconds."""
+    """Return the lateness of each release at a random due time, in milliseconds."""
     there.namespace(name)
     chance = random.Random(name)  # noqa: S311 - spreads load
     first = time.time() + there.lead(name, size.due)
     pods = [_due_at(first + chance.uniform(0, size.due_seconds)) for _ in range(size.due)]
-    there.create(name, pods, size.due - CLIENTS, CLIENTS)  # and one that warms each client up
+    there.create(name, pods, size.due - CLIENTS, CLIENTS)  # plus one warm-up pod per client
     due = {one["metadata"]["name"]: _due(one) for one in _pods(there, name)}
     log = there.plane.audit_log
     time.sleep(max(0.0, first + size.due_seconds - time.time()))

@@ -13,11 +13,11 @@ from bench.world import World
 
 SETTLE_SECONDS = 2.0
 PARTS = 10
-"""Looks at the memory on the way, to see whether it grows or has only found its size."""
+"""Number of memory samples, which show whether growth continues or levels off."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Measure memory at rest, and its growth over many reviews."""
+    """Measure idle memory, and its growth over many reviews."""
     with running([OURS], there.certificate, there.kubeconfig) as (server,):
         request = [reviews.request(reviews.review())]
         load.run(load.Job(server.port, request, 1))

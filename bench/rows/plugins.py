@@ -49,14 +49,14 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def _check(server: Server, body: bytes) -> None:
-    """Make sure that a review does what its name says. Raises BenchError."""
+    """Check that a server returns a patch for the review. Raises BenchError if not."""
     response = json.loads(text(server, "/mutate", body))["response"]
     if not response["allowed"] or "patch" not in response:
-        raise BenchError(f"{server.name}: the review makes no changes: {response}")
+        raise BenchError(f"{server.name}: expected a patch, got {response}")
 
 
 def _configuration() -> Object:
-    """Write the rules, of which the last places the pod."""
+    """Return a configuration with NUMBER rules, of which only the last matches the pod."""
     rules = [
         {
             "name": f"rule-{number}",
@@ -84,7 +84,7 @@ def _placed() -> bytes:
 
 
 def _sticky(there: World) -> bytes:
-    """Make a VM with a recorded node, its VMI, and the review of the VMI's pod."""
+    """Create a VM with a recorded node and its VMI, and return the review of the VMI's pod."""
     for kind in (kubevirt.VM, kubevirt.VMI):
         there.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition(kind))
     vm = _create(
@@ -118,7 +118,7 @@ def _owner(kind: str, made: Object) -> Object:
 
 
 def _definition(kind: str) -> Object:
-    """Define a kind of KubeVirt's as far as it is read: any content is taken."""
+    """Return a CustomResourceDefinition for a KubeVirt kind that accepts any content."""
     plural = f"{kind.lower()}s"
     schema: dict[str, Any] = {"type": "object", "x-kubernetes-preserve-unknown-fields": True}
     version = {"name": "v1", "served": True, "storage": True}

@@ -1,4 +1,4 @@
-"""Very many held pods: what the controller needs for them, and how the cost of a release grows."""
+"""Very many held pods: the controller's resource use, and how the cost of a release grows."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ HELD, DUE = "held", "due"
 PACE = f"{DOMAIN}/pace"
 SLOWEST = "1/24h"
 PART = 5_000
-"""Pods created in one go, between two looks at how far it is."""
+"""Pods created between two progress reports."""
 SETTLE_SECONDS = 30.0
-"""From the start to rest: the search for kept pods, which comes once an hour, is over by then."""
+"""Seconds from startup until the controller is idle. Its hourly pod scan is over by then."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
@@ -31,11 +31,11 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     with controlling(there.kubeconfig) as controller:
         empty = controller.rss_mb()
     _fill(there, few, step)
-    step("releases among few")
+    step("releases with few held pods")
     with controlling(there.kubeconfig) as controller:
         among_few = _release_cpu(there, f"{DUE}-few", controller, size.released)
     _fill(there, many, step)
-    step("start, rest and releases among many")
+    step("startup, idle time and releases with many held pods")
     began = time.monotonic()
     with controlling(there.kubeconfig) as controller:
         start, known = time.monotonic() - began, controller.cpu_seconds()
@@ -64,16 +64,16 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def _fill(there: World, wanted: int, step: Callable[[str], None]) -> None:
-    """Create held pods of all kinds until there are so many."""
+    """Create held pods of all kinds until `wanted` of them exist."""
     kinds = held_of_each_kind()
-    while (there_are := there.count(HELD) - 1) < wanted:  # without the one that has started
+    while (there_are := there.count(HELD) - 1) < wanted:  # not counting the started pod
         step(f"{there_are:,} of {wanted:,} held pods")
         number = min(PART, wanted - there_are)
         there.create(HELD, kinds, max(0, number - CLIENTS), connections=min(CLIENTS, number))
 
 
 def held_of_each_kind() -> list[Object]:
-    """Make a held pod for each plugin that holds pods; none of them is released meanwhile."""
+    """Return a held pod for each plugin that holds pods. None is released during the run."""
     day = (datetime.now(UTC) + timedelta(days=3)).strftime("%a")
     kinds = {
         DELAY_KEYS[0]: "150h",
@@ -93,7 +93,7 @@ def _held(name: str, value: str) -> Object:
 
 
 def started() -> Object:
-    """Make a pod that has been released by the pace, so that no other is within the day."""
+    """Return a pod that the pace has just released, so the pace is used up for a day."""
     now = durations.canonical_instant(int(time.time() * 1_000))
     made = small_pod({PACE: SLOWEST, RELEASED_ANNOTATION: now})
     made["metadata"]["labels"] = {PACE: "slowest"}
@@ -101,7 +101,7 @@ def started() -> Object:
 
 
 def _release_cpu(there: World, name: str, controller: Controller, number: int) -> float:
-    """Give the controller's CPU of a release in microseconds, all that it does for it included."""
+    """Return the controller's CPU per release in microseconds, including all related work."""
     there.namespace(name)
     held = controller.metric(controllers.HELD)
     due = there.hold(name, number, lambda: controller.metric(controllers.HELD))

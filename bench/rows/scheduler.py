@@ -1,4 +1,4 @@
-"""The delay scheduler plugin's way, once: how late kube-scheduler itself lets a pod go."""
+"""The delay scheduler plugin, measured once: how late kube-scheduler itself binds a pod."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from bench.world import World, small_pod
 
 NAME, DELAY_SECONDS = "delay-scheduler", 15
 LONGEST_SECONDS = 400.0
-"""kube-scheduler looks at every pod again after five minutes, whatever happens."""
+"""Timeout in seconds. kube-scheduler retries every pending pod after five minutes."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Create pods with `delay: "15"`, and see when they are bound."""
+    """Create pods with `delay: "15"`, and measure when they are bound."""
     there.namespace(NAME)
     config = there.certificate.folder / "scheduler.yaml"
     config.write_text(yaml.safe_dump(_configuration(there)))
@@ -37,7 +37,7 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def _late(there: World, size: Size, step: Callable[[str], None]) -> list[float]:
-    """How many seconds after its time each pod was bound."""
+    """Return how many seconds after its due time each pod was bound."""
     pod = small_pod({"delay": str(DELAY_SECONDS)})
     pod["spec"]["schedulerName"] = NAME
     path = f"/api/v1/namespaces/{NAME}/pods"
@@ -45,7 +45,7 @@ def _late(there: World, size: Size, step: Callable[[str], None]) -> list[float]:
     for _ in range(size.scheduled):
         made = there.post(path, pod)
         created[made["metadata"]["name"]] = time.time()
-    step("waiting for kube-scheduler with the delay plugin in it")
+    step("waiting for kube-scheduler with the delay plugin")
     log = there.plane.audit_log
     there.until(lambda: len(audit.bindings(log, NAME)) >= size.scheduled, LONGEST_SECONDS, step=1.0)
     return [

@@ -16,14 +16,14 @@ from bench.size import Size
 from bench.world import World
 
 WARM_UP = 500
-"""Requests before the first round, which are not counted."""
+"""Uncounted requests before the first round."""
 SERVER_CORE, LOAD_CORE = 0, 1
 
 Rounds = dict[str, list[dict[str, float]]]
 
 
 def cpu(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Compare CPU and latency of a review; four connections, nothing pinned."""
+    """Compare CPU and latency of a review, with four connections and without CPU pinning."""
     with running([OURS, GO, KOPF, FLASK], there.certificate, there.kubeconfig) as servers:
         same.check(servers)
         rounds = compare(servers, size, step)
@@ -38,7 +38,7 @@ def cpu(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def throughput(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Compare reviews per second; both servers on one core, the load on the other."""
+    """Compare reviews per second, with each server on one core and the load on the other."""
     names = [OURS, GO]
     with running(names, there.certificate, there.kubeconfig, core=SERVER_CORE) as servers:
         rounds = compare(servers, size, step, core=LOAD_CORE if (os.cpu_count() or 1) > 1 else None)
@@ -54,7 +54,10 @@ def compare(
     bodies: dict[str, bytes] | None = None,
     core: int | None = None,
 ) -> Rounds:
-    """Measure the servers in turn, another one first in each round."""
+    """Measure the servers in turn, and return the figures of each by round.
+
+    Each round starts with the next server.
+    """
     asked = {one.name: [reviews.request((bodies or {}).get(one.name, _BODY))] for one in servers}
     measured: Rounds = {one.name: [] for one in servers}
     for one in servers:
@@ -72,7 +75,7 @@ def compare(
 
 
 def ratios(pairs: dict[str, tuple[list[float], list[float]]], rounds: Rounds) -> Outcome:
-    """Make figures of pairs of rounds, with the medians of all that was measured."""
+    """Return the median ratio of each pair, with its interval and the medians of all rounds."""
     return Outcome(
         {key: stats.median_ratio(*pair) for key, pair in pairs.items()},
         {key: stats.interval(stats.median_ratio, *pair) for key, pair in pairs.items()},
@@ -81,7 +84,7 @@ def ratios(pairs: dict[str, tuple[list[float], list[float]]], rounds: Rounds) ->
 
 
 def medians(rounds: Rounds) -> dict[str, dict[str, float]]:
-    """Take the median of each figure of each server."""
+    """Return the median of each figure, by server."""
     return {
         name: {key: statistics.median(one[key] for one in found) for key in found[0]}
         for name, found in rounds.items()

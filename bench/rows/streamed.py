@@ -1,4 +1,4 @@
-"""More held pods than a real API server holds here: the controller's memory and its heap alone."""
+"""The controller's memory and CPU with more held pods than a real API server can store here."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from holdfast.webhook.model.annotations import NOT_BEFORE
 
 NAMESPACE = "recorded"
 LEAD_SECONDS = 10.0
-"""From the first new pod to the due time of all."""
+"""Seconds from the first new pod to the due time of all new pods."""
 
 
 def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Compare few pods and many, of kinds that the API server has stored once."""
+    """Compare few pods with many, generated from pods that a real API server has stored."""
     there.namespace(NAMESPACE)
     path = f"/api/v1/namespaces/{NAMESPACE}/pods"
     kinds = [there.post(path, one) for one in scale.held_of_each_kind()]
@@ -37,7 +37,7 @@ def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def _release(there: World, api: RecordedApi, due: Object, number: int) -> tuple[float, float]:
-    """Give the controller's CPU of a release in microseconds, and its peak memory in MiB."""
+    """Return the controller's CPU per release in microseconds, and its peak memory in MiB."""
     with (
         serving(api, there.certificate.folder) as kubeconfig,
         controlling(kubeconfig) as controller,

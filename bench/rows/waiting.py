@@ -1,4 +1,4 @@
-"""Pods that wait for others: how busy a pace keeps its slots, and how soon Jobs release pods."""
+"""Pods that wait for others: utilisation of a pace's slots, and release delay after Jobs."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from holdfast.webhook.model.annotations import DOMAIN
 PACE, AFTER = f"{DOMAIN}/pace", f"{DOMAIN}/after"
 SLOTS = 4
 SLOWEST_SECONDS = 5.0
-"""How long a pod takes at most to become ready."""
+"""Longest time until a pod is ready."""
 STEP_SECONDS = 0.2
-"""Between the creations of two Jobs."""
+"""Seconds between the creation of two Jobs."""
 
 
 def pace(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Measure how much of the time a pace's slots are taken by starting pods."""
+    """Measure the share of time that starting pods occupy a pace's slots."""
     name = there.namespace("paced")
     with controlling(there.kubeconfig) as controller:
         step(f"{size.paced} pods, {SLOTS} at a time")
@@ -40,14 +40,14 @@ def pace(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
 
 
 def utilisation(since: Mapping[str, float], until: Mapping[str, float], *, slots: int) -> float:
-    """Return the share of the slots' time that pods took, until there were too few pods left."""
+    """Return the share of slot time in use, until too few pods are left to fill the slots."""
     begin, end = min(since.values()), sorted(since.values())[-slots]
     busy = sum(min(until[name], end) - at for name, at in since.items() if at < end)
     return busy / (slots * (end - begin))
 
 
 def after(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
-    """Measure from the completion of a Job to the release of the pods that wait for it."""
+    """Measure from a Job's completion to the release of the pods that wait for it."""
     name = there.namespace("after")
     jobs = [f"job-{number}" for number in range(size.jobs)]
     with controlling(there.kubeconfig) as controller:
@@ -92,7 +92,7 @@ def _paced() -> Object:
 
 
 def _empty_job(name: str) -> Object:
-    """Make a Job that completes as soon as it is created."""
+    """Return a Job that completes as soon as it is created."""
     template = {
         "spec": {
             "restartPolicy": "Never",

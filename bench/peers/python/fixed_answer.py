@@ -1,6 +1,6 @@
-"""A lower bound rather than a peer: a webhook that gives every request the same response, unread.
+"""A lower bound, not a peer: a webhook with a fixed response that does not parse the request.
 
-A creation with it costs the API server's own work for a webhook and the round trip over TLS. No
+A creation with it costs the API server's own work for a webhook and a round trip over TLS. No
 webhook that adds a gate in its response can cost less.
 """
 
@@ -29,14 +29,14 @@ _HEAD = b"HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: %
 
 
 class FixedAnswer(asyncio.Protocol):
-    """One connection."""
+    """A connection whose requests all get the same patch."""
 
     def connection_made(self, transport: Any) -> None:
-        """Begin."""
+        """Start with an empty buffer."""
         self._transport, self._come = transport, b""
 
     def data_received(self, data: bytes) -> None:
-        """Answer when a request is whole: one is never sent ahead of an answer here."""
+        """Respond once the request is complete. Clients never pipeline requests here."""
         self._come += data
         end = self._come.find(b"\r\n\r\n")
         length = _LENGTH(self._come) if end >= 0 else None

@@ -15,7 +15,7 @@ app = Flask(__name__)
 
 @app.post("/mutate")
 def mutate() -> Response:
-    """Add the gate."""
+    """Add the gate if the delay is positive."""
     review = request.get_json()["request"]
     pod = review["object"]
     if int(pod["metadata"]["annotations"][ANNOTATION]) <= 0:

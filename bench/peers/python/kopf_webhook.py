@@ -1,4 +1,7 @@
-"""The same webhook on kopf. `kopf run`; the environment says where it listens and with what."""
+"""The same webhook on kopf, started by `kopf run`.
+
+PEER_PORT, PEER_CERT and PEER_KEY in the environment set its port and its certificate.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +16,7 @@ ANNOTATION, GATE = "delay", "holdfast.dev/delay"
 
 @kopf.on.startup()  # type: ignore[untyped-decorator]
 async def configure(settings: Any, **_: Any) -> None:
-    """Serve where the bench says; it registers the webhook itself."""
+    """Listen on the benchmark's port. The benchmark registers the webhook itself."""
     settings.admission.server = kopf.WebhookServer(
         addr="127.0.0.1",
         port=int(os.environ["PEER_PORT"]),
@@ -27,7 +30,10 @@ async def configure(settings: Any, **_: Any) -> None:
 async def mutate(
     annotations: Mapping[str, str], spec: Mapping[str, Any], patch: Any, **_: Any
 ) -> None:
-    """Add the gate. Async, so that kopf hands nothing to a thread."""
+    """Add the gate if the delay is positive.
+
+    Async, because kopf runs synchronous handlers in threads.
+    """
     if _seconds(annotations) > 0:
         patch.spec["schedulingGates"] = [*spec.get("schedulingGates", ()), {"name": GATE}]
 
