@@ -1,4 +1,4 @@
-"""A real Kubernetes on loopback, for tests and the demo: built once, started in seconds."""
+"""A real Kubernetes on loopback for tests and the demo: built once, starts in seconds."""
 
 from controlplane.build import ensure
 from controlplane.errors import ControlPlaneError

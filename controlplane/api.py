@@ -1,4 +1,4 @@
-"""The few calls that the launcher itself makes, over HTTPS, mostly with a client certificate."""
+"""A small HTTPS client for the launcher's calls, usually with a client certificate."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from controlplane.errors import ControlPlaneError
 from controlplane.pki import Files
 
 _PROBE_TIMEOUT = 10.0  # seconds
-_TIMEOUT = 60.0  # seconds; a busy machine takes ten to create a definition of 300 KB
+_TIMEOUT = 60.0  # seconds; on a busy machine, creating a 300 KB CRD takes ten
 _JSON = "application/json"
 _CONTENT = {
     "GET": _JSON,
@@ -24,7 +24,7 @@ _CONTENT = {
 
 
 class Api:
-    """One server on loopback. Each call has its own connection: they are few."""
+    """A client of one server on loopback. Each call opens a connection, since calls are few."""
 
     def __init__(self, port: int, ca: Path, client: Files | None = None) -> None:
         self._port = port
@@ -33,29 +33,29 @@ class Api:
             self._context.load_cert_chain(client.certificate, client.key)
 
     def ok(self, path: str) -> bool:
-        """Return whether the server answers 200 there; False also while it does not answer."""
+        """Return whether GET `path` returns 200; False also if the server does not respond."""
         try:
             return self._call("GET", path, timeout=_PROBE_TIMEOUT)[0] == 200
         except (OSError, http.client.HTTPException):
             return False
 
     def get(self, path: str) -> dict[str, Any] | None:
-        """Read an object; None if there is none. Raises ControlPlaneError on any other answer."""
+        """Return an object; None if it does not exist. Raises ControlPlaneError on other errors."""
         return self._object("GET", path, None)
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Create an object; None if it is there already, and left unchanged.
+        """Create and return an object; return None if it already exists, and leave it unchanged.
 
-        Raises ControlPlaneError if it is refused.
+        Raises ControlPlaneError if the request fails.
         """
         return self._object("POST", path, body)
 
     def patch(self, path: str, body: Mapping[str, Any]) -> None:
-        """Merge into an object, if it is there. Raises ControlPlaneError if it is refused."""
+        """Merge-patch an object if it exists. Raises ControlPlaneError if the request fails."""
         self._object("PATCH", path, body)
 
     def delete(self, path: str) -> None:
-        """Delete an object, if it is there. Raises ControlPlaneError if that is refused."""
+        """Delete an object if it exists. Raises ControlPlaneError if the request fails."""
         self._object("DELETE", path, None)
 
     def _object(
@@ -65,13 +65,13 @@ class Api:
             status, content = self._call(method, path, body)
         except (OSError, http.client.HTTPException) as error:
             raise ControlPlaneError(
-                f"the API server does not answer {method} {path}: {error}"
+                f"the API server does not respond to {method} {path}: {error}"
             ) from error
         if status in {404, 409}:
             return None
         if status >= 300:
             said = _message(content)
-            raise ControlPlaneError(f"the API server refuses {method} {path}: {status} {said}")
+            raise ControlPlaneError(f"the API server rejects {method} {path}: {status} {said}")
         parsed: dict[str, Any] = json.loads(content)
         return parsed
 
@@ -99,7 +99,7 @@ class Api:
 
 
 def _message(content: bytes) -> str:
-    """Give the message of a Status, or the start of anything else that a server answers."""
+    """Return the message of a Status, or the start of any other response body."""
     try:
         return str(json.loads(content)["message"])
     except (ValueError, TypeError, LookupError):

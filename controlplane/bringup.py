@@ -1,4 +1,4 @@
-"""Bring the components up on free ports, and again on others where one was taken in between."""
+"""Start the components on free ports, and retry on other ports if one is taken meanwhile."""
 
 from __future__ import annotations
 
@@ -44,9 +44,9 @@ class Started:
 
 
 def bring_up(running: Running, settings: Settings) -> Started:
-    """Start all components, and wait until they are ready.
+    """Start all components, wait until they are ready, and return the result.
 
-    Raises ControlPlaneError, PortTakenError where ports were taken again and again.
+    Raises ControlPlaneError, or PortTakenError if ports were taken in every attempt.
     """
     for attempt in range(1, _ATTEMPTS + 1):
         try:

@@ -1,4 +1,4 @@
-"""Build the control plane's programs once, and find them in the cache afterwards."""
+"""Build the control plane's programs, or find them in the cache."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from controlplane.modules import KUBERNETES, ModuleSet
 from controlplane.progress import Report, Step, console_report
 
 ASSETS_VARIABLE = "KUBEBUILDER_ASSETS"
-"""As in envtest: names a folder with etcd, kube-apiserver and kubectl to use instead."""
-_NOT_FROM_ASSETS = {"kwok", "kubevirt-objects"}  # the files alongside them belong to our versions
+"""As in envtest: a folder with etcd, kube-apiserver and kubectl to use instead."""
+_NOT_FROM_ASSETS = {"kwok", "kubevirt-objects"}  # the files alongside match the pinned versions
 
 
 def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Path:
-    """Give the folder with the set's binaries, building them if they are not cached.
+    """Return the folder with the set's binaries, built if not cached.
 
-    `report` receives the progress; None shows it on standard error. Alongside the folder lie the
-    set's files (for Kubernetes `stages/`, for KubeVirt `objects.json`). Raises ControlPlaneError.
+    `report` receives the progress; None shows it on standard error. The set's files are alongside
+    the folder (`stages/` for Kubernetes, `objects.json` for KubeVirt). Raises ControlPlaneError.
     """
     if report is None:
         with console_report() as shown:
@@ -36,7 +36,7 @@ def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Pat
 
 
 def is_complete(folder: Path, modules: ModuleSet) -> bool:
-    """Return whether everything of the set is in `folder`, also after somebody tidied there."""
+    """Return whether all files of the set are in `folder`; a user may have deleted some."""
     return all(os.access(folder / "bin" / name, os.X_OK) for name in modules.packages) and all(
         (folder / path).is_file() for path in modules.alongside()
     )
@@ -46,10 +46,10 @@ def _cached(modules: ModuleSet, report: Report) -> Path:
     folder = cache.root() / modules.key()
     if is_complete(folder, modules):
         return folder
-    waiting = Step("waiting for another build of the same")
+    waiting = Step("waiting for another process that builds the same programs")
     with cache.locked(folder.with_suffix(".lock"), lambda: report(waiting)):
         if not is_complete(folder, modules):
-            report(Step(f"building {modules.name}, a few minutes the first time"))
+            report(Step(f"building {modules.name} (takes a few minutes the first time)"))
             go = ensure_go(report)
             with cache.publishing(folder) as unfinished:
                 Compiler(go, modules, folder.with_suffix(".log"), report).build(unfinished)
@@ -57,7 +57,7 @@ def _cached(modules: ModuleSet, report: Report) -> Path:
 
 
 def _of_version(modules: ModuleSet, report: Report) -> dict[str, Path]:
-    """Build those of the set's binaries of which the environment asks for an older version."""
+    """Return the binaries of the older version that the environment names, built if not cached."""
     version = os.environ.get(versions.VARIABLE)
     older = versions.pinned(version) if version and modules is KUBERNETES else None
     if older is None:
@@ -67,7 +67,7 @@ def _of_version(modules: ModuleSet, report: Report) -> dict[str, Path]:
 
 
 def _assets(modules: ModuleSet) -> dict[str, Path]:
-    """Find the set's binaries in the folder that the environment names."""
+    """Return the set's binaries in the folder that the environment names."""
     named = os.environ.get(ASSETS_VARIABLE)
     if not named:
         return {}
@@ -82,7 +82,7 @@ def _assets(modules: ModuleSet) -> dict[str, Path]:
 
 
 def _linked(assets: dict[str, Path], built: Path, missing: ModuleSet) -> Path:
-    """Make a folder in which the given binaries and the built ones lie together, as links."""
+    """Return a folder with links to the given binaries and to the built ones."""
     links = {f"bin/{name}": path for name, path in assets.items()}
     links |= {f"bin/{name}": built / "bin" / name for name in missing.packages}
     links |= {path: built / path for path in missing.alongside()}

@@ -1,4 +1,4 @@
-"""Where built things are kept, and how they get there: locked, then renamed into place whole."""
+"""The build cache: entries are built under a lock, then renamed into place."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from pathlib import Path
 
 from controlplane.errors import ControlPlaneError, from_os_error
 
-_DIGEST_LENGTH = 16  # hex digits, 64 bits: no two of a handful of builds will meet
+_DIGEST_LENGTH = 16  # hex digits, 64 bits: a handful of builds will not collide
 
 
 def root() -> Path:
-    """Name the cache folder. A relative XDG_CACHE_HOME is ignored, as its specification asks."""
+    """Return the cache folder. A relative XDG_CACHE_HOME is ignored, as the XDG spec requires."""
     base = Path(os.environ.get("XDG_CACHE_HOME", ""))
     if not base.is_absolute():
         base = Path.home() / ".cache"
@@ -25,7 +25,7 @@ def root() -> Path:
 
 
 def digest(parts: Iterable[bytes]) -> str:
-    """Hash the parts, each set off from the next, into a short hexadecimal name."""
+    """Return a short hexadecimal checksum of the parts and their boundaries."""
     total = hashlib.sha256()
     for part in parts:
         total.update(hashlib.sha256(part).digest())
@@ -34,9 +34,9 @@ def digest(parts: Iterable[bytes]) -> str:
 
 @contextmanager
 def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[None]:
-    """Hold the lock file `path`, calling `waiting` once if another process has it.
+    """Hold the lock file `path`; call `waiting` once if another process has it.
 
-    Raises ControlPlaneError when the folder cannot be made or written.
+    Raises ControlPlaneError if its folder cannot be created or written.
     """
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -65,9 +65,9 @@ def lock_now(path: Path, taken: str) -> Iterator[None]:
 
 @contextmanager
 def publishing(target: Path) -> Iterator[Path]:
-    """Give an empty folder to fill; it becomes `target` at the end, or is removed on any error.
+    """Yield an empty folder that becomes `target` at the end, or is removed on any error.
 
-    Hold the lock of `target` meanwhile: leftovers of killed builds are cleared away too.
+    The caller must hold the lock of `target`: leftovers of killed builds are removed, too.
     """
     for leftover in target.parent.glob(f"{target.name}.tmp-*"):
         shutil.rmtree(leftover, ignore_errors=True)

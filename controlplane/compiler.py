@@ -1,4 +1,4 @@
-"""Run Go over a module set: count what is to be compiled, compile it, and explain failures."""
+"""Build a module set with Go: count the packages to compile, compile them, explain failures."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ from controlplane.modules import ModuleSet
 from controlplane.progress import Report, Step
 
 COLD_BYTES = 4_500_000_000
-"""Room for a build with nothing cached.
+"""Disk space for a build with nothing cached.
 
-Measured: modules 0.6, objects 3.1, binaries 0.4, Go itself 0.2 GB.
+Measured: modules 0.6 GB, objects 3.1 GB, binaries 0.4 GB, Go itself 0.2 GB.
 """
 WARM_BYTES = 600_000_000
-"""Room for the binaries and for Go's cached copies of what changed."""
-_WARM_PACKAGES = 100  # fewer than this left to compile: the object cache is filled already
+"""Disk space for the binaries, and for changed objects in Go's cache."""
+_WARM_PACKAGES = 100  # with fewer left to compile, Go's object cache is already filled
 _TAIL_LINES = 40
 _TICK = 1.0  # seconds
 _STOP_TIMEOUT = 5.0  # seconds for an interrupted Go to remove its temporary files
@@ -37,7 +37,7 @@ _NETWORK = re.compile(
 
 
 class Compiler:
-    """Builds one module set into one folder, writing all that Go says to a log."""
+    """Builds one module set into one folder, and writes Go's messages to a log."""
 
     def __init__(self, go: Go, modules: ModuleSet, log: Path, report: Report) -> None:
         self._go = go
@@ -63,14 +63,14 @@ class Compiler:
         return (module_cache / "cache" / "download" / self._modules.landmark).is_dir()
 
     def _stale(self) -> int:
-        """Download what is missing and count the packages that are not in Go's cache."""
+        """Download missing modules, and return the number of packages not in Go's cache."""
         count = _Counter(self._report, "modules downloaded", is_download)
         packages = sorted(self._modules.packages.values())
         listing = ["list", *self._modules.flags(), "-deps", "-f", "{{.Stale}}", *packages]
         return self._run(listing, count).split().count("true")
 
     def _install(self, target: Path, stale: int) -> None:
-        """Compile and link, all in one go, so that shared packages are compiled once."""
+        """Compile and link in one run, so that shared packages are compiled once."""
         packages = sorted(self._modules.packages.values())
         count = _Counter(
             self._report,
@@ -95,17 +95,17 @@ class Compiler:
             shutil.copyfile(shipped, folder / path)
 
     def _print_files(self, folder: Path) -> None:
-        """Have the binaries of ours print their files."""
+        """Write the files that the project's binaries print."""
         for path, name in self._modules.printed.items():
             done = subprocess.run([folder / "bin" / name], capture_output=True, check=False)
             if done.returncode != 0:
                 said = done.stderr.decode(errors="replace").strip()
-                raise ControlPlaneError(f"{name} ended with {done.returncode}: {said}")
+                raise ControlPlaneError(f"{name} failed with exit code {done.returncode}: {said}")
             (folder / path).write_bytes(done.stdout)
 
     def _run(self, arguments: Sequence[str], count: _Counter | None = None) -> str:
-        """Run Go and give its standard output; standard error goes to the log and is counted."""
-        counter = count or _Counter(self._report, "asking Go")
+        """Run Go and return its standard output; standard error is logged and counted."""
+        counter = count or _Counter(self._report, "querying Go")
         tail: deque[str] = deque(maxlen=_TAIL_LINES)
         with (
             tempfile.TemporaryFile("w+") as output,
@@ -120,7 +120,7 @@ class Compiler:
             ) as process,
         ):
             try:
-                assert process.stderr is not None  # noqa: S101 - it was asked for
+                assert process.stderr is not None  # noqa: S101 - set by stderr=PIPE
                 for line in _lines(process.stderr, counter.tell):
                     log.write(f"{line}\n")
                     tail.append(line)
@@ -135,7 +135,7 @@ class Compiler:
 
 
 def _lines(stream: IO[bytes], tick: Callable[[], None]) -> Iterator[str]:
-    """Read lines as they come, calling `tick` in each second without any."""
+    """Yield lines as they arrive, and call `tick` after each second without output."""
     rest = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
@@ -161,7 +161,7 @@ def _stop(process: subprocess.Popen[bytes]) -> None:
 
 
 class _Counter:
-    """Reports how many lines of one sort have gone by, and how many programs are linked."""
+    """Reports the number of matching lines and of linked programs."""
 
     def __init__(
         self,
@@ -180,43 +180,43 @@ class _Counter:
         self._done = 0
 
     def line(self, line: str) -> None:
-        """Count a line if it is of the sort."""
+        """Count a line, and report, if it matches."""
         if self._counts(line):
             self._done += 1
             self.tell()
 
     def tell(self) -> None:
-        """Report, also when nothing is new: the report decides what it shows."""
+        """Report the count even if it is unchanged: the report decides what to show."""
         folder = self._programs
         linked = len(list(folder.iterdir())) if folder is not None and folder.is_dir() else 0
         self._report(Step(self._what, self._done + linked, self._total))
 
 
 def is_download(line: str) -> bool:
-    """Return whether Go says that it fetches a module."""
+    """Return whether the line is Go's message about a module download."""
     return line.startswith("go: downloading ")
 
 
 def is_package(line: str) -> bool:
-    """Return whether `go install -v` names a package that it compiles."""
+    """Return whether the line is a package that `go install -v` compiles."""
     return _PACKAGE_LINE.fullmatch(line) is not None
 
 
 def installed_name(package: str) -> str:
-    """Return how `go install` names a package's binary: by its last part, without the version."""
+    """Return the binary name that `go install` uses: the last path element without the version."""
     *rest, last = package.split("/")
     return rest[-1] if rest and re.fullmatch(r"v\d+", last) else last
 
 
 def build_failure(tail: Sequence[str], log: Path, temporary: Path) -> ControlPlaneError:
-    """Explain a failed Go by the last lines that it wrote."""
+    """Return an error that explains a Go failure, based on its last lines of output."""
     said = "\n".join(tail)
     if "no space left on device" in said.lower():
         places = re.findall(r"(/\S+?):? (?:write|no space)", said) or re.findall(
             r"write (/\S+):", said
         )
         return disk_full(Path(places[0]) if places else temporary)
-    last = next((line for line in reversed(tail) if line.strip()), "it said nothing")
+    last = next((line for line in reversed(tail) if line.strip()), "no output")
     if _NETWORK.search(said):
         return ControlPlaneError(
             f"Go could not download the modules ({last}); check the network and GOPROXY, and start "
@@ -226,7 +226,7 @@ def build_failure(tail: Sequence[str], log: Path, temporary: Path) -> ControlPla
 
 
 def require_room(places: Sequence[Path], needed: int) -> None:
-    """Raise ControlPlaneError if the file system of one of the places has less room, in bytes."""
+    """Raise ControlPlaneError if a file system of `places` has less than `needed` bytes free."""
     for place in places:
         free = shutil.disk_usage(_nearest_existing(place)).free
         if free < needed:

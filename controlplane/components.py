@@ -1,4 +1,4 @@
-"""The command of each component, and its configuration file where it has one."""
+"""The command of each component, and its configuration file if it has one."""
 
 from __future__ import annotations
 
@@ -18,21 +18,24 @@ CONTROLLER_MANAGER = "kube-controller-manager"
 SCHEDULER = "kube-scheduler"
 KWOK = "kwok"
 FRONT_PROXY = "front-proxy-client"
-"""No component, but a name in a certificate: the API server as a client of aggregated ones."""
+"""Not a component, but a name in a certificate: the API server as client of aggregated ones."""
 API_SERVER_CLIENT = "kube-apiserver-kubelet-client"
-"""Likewise: the API server as a client of kubelets."""
+"""Likewise: the API server as client of kubelets."""
 NAMES = (ETCD, API_SERVER, CONTROLLER_MANAGER, SCHEDULER, KWOK)
-"""In the order in which they start; they stop in the other."""
+"""In start order; they stop in reverse order."""
 
 ONE_PROCESSOR = ("env", "GOMAXPROCS=1")
-"""The flags of kwok: in parallel, its goroutines write to one map when they meet the first
-objects, of which Go ends it (0.8.0; seen once in some thousand starts)."""
+"""The prefix of kwok's command, which runs it on one processor.
+
+On several, kwok 0.8.0 can crash with concurrent map writes when it handles its first objects (seen
+once in some thousand starts).
+"""
 
 LOOPBACK = "127.0.0.1"
 SERVICE_RANGE = "10.0.0.0/16"
 _POD_RANGE = "10.128.0.0/12"
-_LEASE_SECONDS = 40  # the kubelet's own; much shorter, and a busy machine lets nodes flap
-_CLIENT_QPS = 500  # controllers' own limits are for large clusters shared by many; tests are bursts
+_LEASE_SECONDS = 40  # the kubelet's default; if much shorter, nodes flap on a busy machine
+_CLIENT_QPS = 500  # the default limits suit large shared clusters; tests come in bursts
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +52,7 @@ class Ports:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """All that the commands are made of."""
+    """The inputs of the commands."""
 
     bin: Path
     layout: Layout
@@ -60,7 +63,7 @@ class Plan:
     token_key: Path
     token_public: Path
     pairs: Mapping[str, Files]
-    """Each component's certificate and key: for serving, etcd's for both directions."""
+    """Each component's certificate and key for serving; etcd's is for clients, too."""
     kubeconfigs: Mapping[str, Path]
     address: str = LOOPBACK
     stages: Sequence[Path] = ()
@@ -69,7 +72,7 @@ class Plan:
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
 
     def command(self, name: str) -> list[str]:
-        """Make the command of a component; the caller's own flags come last, so they win."""
+        """Return the command of a component; the caller's flags come last and override the rest."""
         flags = _FLAGS[name](self)
         before = ONE_PROCESSOR if name == KWOK else ()
         return [*before, str(self.bin / name), *flags, *self.extra_args.get(name, ())]
@@ -122,7 +125,7 @@ def _api_server(plan: Plan) -> list[str]:
         f"--service-account-key-file={plan.token_public}",
         f"--service-account-signing-key-file={plan.token_key}",
     ]
-    if plan.address == LOOPBACK:  # an endpoint there is refused, and not needed
+    if plan.address == LOOPBACK:  # a loopback endpoint is rejected, and not needed
         flags += [f"--advertise-address={LOOPBACK}", "--endpoint-reconciler-type=none"]
     else:
         flags += [
@@ -136,7 +139,7 @@ def _api_server(plan: Plan) -> list[str]:
         flags += [
             f"--audit-policy-file={plan.layout.audit_policy}",
             f"--audit-log-path={plan.layout.audit_log}",
-            # MB: by default the log is rotated after 100, and its readers miss what came before
+            # MB; the default of 100 rotates the log, and its readers miss earlier entries
             "--audit-log-maxsize=100000",
         ]
     return flags
@@ -205,7 +208,7 @@ _FLAGS = {
 
 
 def scheduler_configuration(kubeconfig: Path, profiles: Sequence[str]) -> bytes:
-    """Make kube-scheduler's configuration, with the stock plugins under each profile's name."""
+    """Return kube-scheduler's configuration, with the default plugins in each profile."""
     content = {
         "apiVersion": "kubescheduler.config.k8s.io/v1",
         "kind": "KubeSchedulerConfiguration",
@@ -221,7 +224,7 @@ def scheduler_configuration(kubeconfig: Path, profiles: Sequence[str]) -> bytes:
 
 
 def audit_policy() -> bytes:
-    """Make an audit policy: who asked what, and what came of it, without the objects."""
+    """Return an audit policy that logs each request and its result, without objects."""
     content = {
         "apiVersion": "audit.k8s.io/v1",
         "kind": "Policy",

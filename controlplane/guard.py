@@ -12,7 +12,7 @@ from controlplane.errors import ControlPlaneError
 
 
 class Guard:
-    """The launcher's end of the reaper's pipe. Nothing else holds it, so its end is the signal."""
+    """The only write end of the reaper's pipe: cleanup starts when the launcher ends."""
 
     def __init__(self) -> None:
         self._reaper = subprocess.Popen(
@@ -25,39 +25,39 @@ class Guard:
         )
 
     def ends(self, pid: int) -> None:
-        """Have the process, a child of ours that waits, ended when we are gone."""
+        """Register a running child process to be ended when the launcher is gone."""
         self._tell(f"process {pid} {reaper.start_time(pid)}\n")
 
     def removes(self, folder: Path) -> None:
-        """Have the folder removed when we are gone."""
+        """Register a folder to be removed when the launcher is gone."""
         self._tell(f"remove {folder}\n")
 
     def removes_cgroup(self, name: str) -> None:
-        """Have the control group removed when we are gone."""
+        """Register a control group to be removed when the launcher is gone."""
         self._tell(f"cgroup {name}\n")
 
     def restores(self, setting: Path) -> None:
-        """Have the file of the kernel's say again what it says now, when we are gone."""
+        """Register a kernel setting to get its current value back when the launcher is gone."""
         self.writes(setting, setting.read_text().strip())
 
     def writes(self, setting: Path, value: str) -> None:
-        """Have this written into the file of the kernel's when we are gone."""
+        """Register a value to be written to a kernel setting when the launcher is gone."""
         self._tell(f"write {setting} {value}\n")
 
     def close(self) -> None:
-        """Let the reaper do its work now, and wait for it."""
+        """Start the cleanup now, and wait until it is done."""
         if self._reaper.stdin is not None:
             with suppress(BrokenPipeError):
                 self._reaper.stdin.close()
         self._reaper.wait()
 
     def _tell(self, line: str) -> None:
-        assert self._reaper.stdin is not None  # noqa: S101 - it was asked for
+        assert self._reaper.stdin is not None  # noqa: S101 - set by stdin=PIPE
         try:
             self._reaper.stdin.write(line.encode())
             self._reaper.stdin.flush()
         except BrokenPipeError as error:
             raise ControlPlaneError(
-                f"the process that clears up (pid {self._reaper.pid}) was ended by somebody; "
+                f"the cleanup process (PID {self._reaper.pid}) has ended unexpectedly; "
                 "stop this control plane and start it again"
             ) from error

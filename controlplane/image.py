@@ -1,7 +1,7 @@
-"""The product's image, made from its Containerfile over a base that Debian's packages make.
+"""Build Holdfast's image from its Containerfile, on a base image of Debian packages.
 
-The base stands in for the image that the Containerfile names, which a registry would have to give.
-Packages are downloaded first, by hash, so that the build itself needs no network.
+The base replaces the one that the Containerfile names, so no registry is needed. Wheels are
+downloaded first, verified by hash, so the build itself needs no network.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ from controlplane.progress import Report, Step
 PROJECT = Path(__file__).resolve().parent.parent
 NAME = "docker.io/library/holdfast"
 _SUITE = "bookworm"
-_PYTHON = "3.11"  # the suite's
+_PYTHON = "3.11"  # the version in _SUITE
 _PACKAGES = "python3,python3-pip"
 _BASE = "holdfast.test/base"
 _RECIPE = ("Containerfile", ".containerignore", "pyproject.toml")
@@ -34,7 +34,7 @@ _TOOLS = {"buildah": "buildah", "debootstrap": "debootstrap"}
 
 
 def build(version: str, report: Report) -> Path:
-    """Give the docker archive of the image, tagged with the version; built if not cached.
+    """Return the docker archive of the image, tagged with the version; built if not cached.
 
     Raises ControlPlaneError.
     """
@@ -48,10 +48,10 @@ def build(version: str, report: Report) -> Path:
 
 
 def is_reproducible(version: str, report: Report) -> bool:
-    """Return whether a build from no layer of an earlier one makes the same image.
+    """Return whether a build without cached layers produces the same image.
 
-    The answer holds for other code: only what says how it is built may break this. Raises
-    ControlPlaneError.
+    True is cached until the recipe, the pins or this file change: other code does not affect it.
+    Raises ControlPlaneError.
     """
     recipe = [(PROJECT / name).read_bytes() for name in (*_RECIPE, *_PINS)]
     target = cache.root() / f"image-twice-{cache.digest([*recipe, Path(__file__).read_bytes()])}"
@@ -68,7 +68,7 @@ def is_reproducible(version: str, report: Report) -> bool:
 
 
 def identity(archive: Path) -> str:
-    """Give an image's ID, the digest of its configuration and by it of all that is in it."""
+    """Return an image's ID: the digest of its configuration, which covers all its content."""
     with tarfile.open(archive) as files:
         manifest = files.extractfile("manifest.json")
         if manifest is None:
@@ -82,7 +82,7 @@ def _make(version: str, archive: Path, report: Report, *options: str) -> None:
     with cache.locked(cache.root() / "images.lock"):
         base, wheels = _base(report), _wheels(report)
         report(Step(f"building the image holdfast:{version}"))
-        _buildah("rm", "--all")  # what a build that was killed has left, and which keeps its images
+        _buildah("rm", "--all")  # containers left by killed builds, which keep images in use
         _build(version, base, wheels, archive, options)
 
 
@@ -95,10 +95,10 @@ def _key(version: str) -> str:
 
 
 def _base(report: Report) -> Path:
-    """Give the base's files as an archive."""
+    """Return the base image's files as an archive, built if not cached."""
     target = cache.root() / f"image-base-{_SUITE}-{cache.digest([_PACKAGES.encode()])}"
     if not target.exists():
-        report(Step("installing Debian's packages into a base image"))
+        report(Step("installing Debian packages into a base image"))
         with cache.publishing(target) as folder:
             root = folder / "root"
             wanted = ["--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(root)]
@@ -110,7 +110,7 @@ def _base(report: Report) -> Path:
 
 
 def _tidy(root: Path) -> None:
-    """Remove what images for containers do without: package lists, manuals, translations."""
+    """Remove files that containers do not need: package lists, manuals, translations."""
     for name in ("var/cache/apt", "var/lib/apt/lists", "var/log", "usr/share/doc", "usr/share/man"):
         shutil.rmtree(root / name, ignore_errors=True)
         (root / name).mkdir(parents=True)
@@ -156,7 +156,10 @@ def _build(version: str, base: Path, wheels: Path, archive: Path, options: Seque
 
 
 def _buildah(command: str, *arguments: str) -> str:
-    """Run buildah on a separate store; its mounts go with its own mount namespace."""
+    """Run buildah with a separate store, and return its output.
+
+    A separate mount namespace discards its mounts on exit.
+    """
     store = cache.root() / "images"
     places = ["--root", str(store / "root"), "--runroot", str(store / "run")]
     return _run(["unshare", "--mount", "buildah", *places, command, *arguments]).strip()

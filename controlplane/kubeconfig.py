@@ -1,4 +1,4 @@
-"""Make kubeconfigs that carry all that they need within."""
+"""Generate self-contained kubeconfigs."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from holdfast.certs.authority import KeyPair
 
 
 def kubeconfig(server: str, ca: bytes, user: str, pair: KeyPair) -> bytes:
-    """Make a kubeconfig for one user of one server, with the certificates inside."""
+    """Return a kubeconfig for one user of one server, with embedded certificates."""
     proof = {
         "client-certificate-data": _data(pair.certificate),
         "client-key-data": _data(pair.key),
@@ -22,7 +22,7 @@ def kubeconfig(server: str, ca: bytes, user: str, pair: KeyPair) -> bytes:
 
 
 def token_kubeconfig(server: str, ca: bytes, user: str, token: str) -> bytes:
-    """Make a kubeconfig for a user who shows a token, as a ServiceAccount does."""
+    """Return a kubeconfig for a user with a bearer token, such as a ServiceAccount."""
     return _kubeconfig(server, ca, user, {"token": token})
 
 
@@ -44,7 +44,7 @@ def _kubeconfig(server: str, ca: bytes, user: str, proof: Mapping[str, str]) -> 
 
 
 def folder_name(user: str, groups: Sequence[str]) -> str:
-    """Name a user's folder: readable, without odd characters, another for other groups."""
+    """Return a user's folder name: readable, safe for paths, different for other groups."""
     readable = re.sub(r"[^A-Za-z0-9.-]+", "-", user)[:40]
     return f"{readable}-{hashlib.sha256(repr((user, list(groups))).encode()).hexdigest()[:8]}"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 from controlplane.errors import ControlPlaneError
 
 TIMEOUT = 90.0
-"""Seconds that an answer may take, unless the caller says otherwise."""
+"""Default timeout of a command, in seconds."""
 
 
 @dataclass(frozen=True, slots=True)
 class Kubectl:
-    """A kubectl that shares neither cache nor preferences with the user's own."""
+    """A kubectl that does not use the user's cache and preferences."""
 
     binary: Path
     cache: Path
@@ -30,10 +30,10 @@ class Kubectl:
         check: bool,
         timeout: float,
     ) -> str:
-        """Run it, and give what it prints.
+        """Run kubectl and return its output.
 
-        Raises ControlPlaneError with what it complains of when it fails (unless `check` is False)
-        or takes longer than `timeout` seconds.
+        Raises ControlPlaneError with kubectl's error if it fails (unless `check` is False), or if
+        it takes longer than `timeout` seconds.
         """
         quiet = {"KUBECACHEDIR": str(self.cache), "KUBERC": "off"}
         shown = f"kubectl {' '.join(arguments)}"
@@ -48,7 +48,7 @@ class Kubectl:
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise ControlPlaneError(f"{shown}: no answer in {timeout:.0f} s") from error
+            raise ControlPlaneError(f"{shown}: timed out after {timeout:.0f} s") from error
         if check and done.returncode != 0:
             raise ControlPlaneError(f"{shown}: {done.stderr.strip() or done.stdout.strip()}")
         return done.stdout

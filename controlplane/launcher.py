@@ -1,4 +1,4 @@
-"""Start a real Kubernetes on loopback, hand it out, and leave nothing behind."""
+"""Run a real Kubernetes on loopback, and clean up after it."""
 
 from __future__ import annotations
 
@@ -28,15 +28,15 @@ from controlplane.progress import Report
 from controlplane.settings import Settings
 
 KEPT_LOGS = Path(__file__).resolve().parent.parent / "build" / "logs"
-"""Where the logs of a failed control plane are kept."""
+"""The folder for logs of failed control planes."""
 
 
 class ControlPlane:
-    """A Kubernetes cluster: a context manager, or start() and stop().
+    """A Kubernetes cluster, used as a context manager or with start() and stop().
 
-    The keyword arguments are those of `Settings`. `directory` keeps the cluster there, so that a
-    later start finds its state again; None uses a temporary folder, removed at the end. `report`
-    receives the progress of a first build; None shows it on standard error.
+    Most keyword arguments are those of `Settings`. `directory` keeps the cluster's state for a
+    later start; None uses a temporary folder, removed at the end. `report` receives the progress
+    of a first build; None shows it on standard error.
     """
 
     def __init__(
@@ -90,12 +90,12 @@ class ControlPlane:
             self.stop()
 
     def start(self) -> None:
-        """Start everything; at the return pods can be created and the nodes are Ready.
+        """Start everything; on return, pods can be created and the nodes are Ready.
 
-        Raises ControlPlaneError, with nothing left running, and the logs named in it.
+        Raises ControlPlaneError, which names the logs, and leaves nothing running.
         """
         if self._running is not None:
-            raise ControlPlaneError("this control plane is running already; stop it first")
+            raise ControlPlaneError("this control plane is already running; stop it first")
         binaries = ensure(self._report)
         try:
             self._running = self._open(binaries)
@@ -111,7 +111,7 @@ class ControlPlane:
             raise
 
     def stop(self) -> None:
-        """Stop everything and remove what is temporary. A second call does nothing."""
+        """Stop everything and remove temporary files. A second call does nothing."""
         if self._running is not None:
             self._running.processes.stop()
         running, self._running, self._started = self._running, None, None
@@ -135,7 +135,7 @@ class ControlPlane:
 
     @property
     def audit_log(self) -> Path:
-        """The audit log, a JSON object a line. Raises ControlPlaneError without `audit=True`."""
+        """The audit log, in JSON lines. Raises ControlPlaneError without `audit=True`."""
         if not self._settings.audit:
             raise ControlPlaneError("there is no audit log; start with ControlPlane(audit=True)")
         return self._now().layout.audit_log
@@ -147,7 +147,7 @@ class ControlPlane:
 
     @property
     def ca(self) -> Path:
-        """The certificate, PEM, by which to trust the API server."""
+        """The API server's CA certificate, PEM."""
         return self._made().pki.ca.certificate
 
     @property
@@ -157,16 +157,16 @@ class ControlPlane:
 
     @property
     def api(self) -> Api:
-        """The API server, to an admin."""
+        """A client of the API server, as admin."""
         return self._made().api
 
     @property
     def names(self) -> tuple[str, ...]:
-        """The components, those that were added too."""
+        """The names of the components, including added ones."""
         return self._now().processes.names
 
     def process(self, name: str) -> Process:
-        """Give a component, to kill, pause or restart it. Raises ControlPlaneError if unknown."""
+        """Return a component, to kill, pause or restart it. Raises ControlPlaneError if unknown."""
         return self._now().processes[name]
 
     def add(
@@ -178,11 +178,11 @@ class ControlPlane:
         wait: bool = True,
         stop_timeout: float = STOP_TIMEOUT,
     ) -> Process:
-        """Run a further component, and wait until it is ready unless `wait` is false.
+        """Run an additional component, and wait until it is ready unless `wait` is false.
 
-        Its log lies with theirs, `process` gives it, and it is stopped before them, or killed after
-        `stop_timeout` seconds. Raises ControlPlaneError if it does not come up, or one of that name
-        is there already.
+        Its log is in `logs`, and `process` returns it. It is stopped before Kubernetes' components,
+        and killed after `stop_timeout` seconds. Raises ControlPlaneError if it does not become
+        ready, or if the name is already used.
         """
         processes = self._now().processes
         process = processes.start(name, command, is_ready, stop_timeout=stop_timeout)
@@ -191,11 +191,11 @@ class ControlPlane:
         return process
 
     def certificate(self, name: str, dns_names: Sequence[str] = ()) -> Files:
-        """Issue a server's certificate for loopback, signed by the cluster's CA."""
+        """Issue a server certificate for loopback and `dns_names`, signed by the cluster's CA."""
         return self._made().pki.server(name, dns_names=dns_names)
 
     def kubeconfig_for(self, user: str, groups: Sequence[str] = ()) -> Path:
-        """Write a kubeconfig for a user with its own client certificate."""
+        """Write a kubeconfig with a client certificate for the user, and return its path."""
         started = self._made()
         layout = self._now().layout
         return write_kubeconfig(layout, started.pki, started.plan.ports, user, tuple(groups))
@@ -208,10 +208,10 @@ class ControlPlane:
         kubeconfig: Path | None = None,
         timeout: float = KUBECTL_TIMEOUT,
     ) -> str:
-        """Run kubectl, as the admin unless another kubeconfig is given, and give what it prints.
+        """Run kubectl, as admin unless a kubeconfig is given, and return its output.
 
-        Raises ControlPlaneError with what it complains of when it fails (unless `check` is False)
-        or takes longer than `timeout` seconds.
+        Raises ControlPlaneError with kubectl's error if it fails (unless `check` is False), or if
+        it takes longer than `timeout` seconds.
         """
         binary, cache = self.bin / "kubectl", self.directory / "kubectl-cache"
         chosen = kubeconfig or self.kubeconfig
@@ -220,7 +220,7 @@ class ControlPlane:
         )
 
     def keep_logs(self) -> Path:
-        """Copy the logs to where they outlive this control plane, and return where."""
+        """Copy the logs to a folder that outlives this control plane, and return that folder."""
         target = KEPT_LOGS / self.directory.name
         try:
             shutil.copytree(self.logs, target, dirs_exist_ok=True)
@@ -241,7 +241,7 @@ class ControlPlane:
         return self._started
 
     def _open(self, binaries: Path) -> Running:
-        """Make the folder, and have somebody watch over it before there is anything to watch."""
+        """Create and lock the folder; the reaper starts before there is anything to clean up."""
         with ExitStack() as stack:
             guard = Guard()
             stack.callback(guard.close)

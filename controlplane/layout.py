@@ -1,4 +1,4 @@
-"""Where the files of one control plane lie."""
+"""The file layout of one control plane."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class Layout:
 
     @property
     def etcd_data(self) -> Path:
-        """All that the cluster remembers."""
+        """The data folder of etcd, with the cluster's state."""
         return self.directory / "etcd"
 
     @property
@@ -50,7 +50,7 @@ class Layout:
 
     @property
     def audit_log(self) -> Path:
-        """A JSON object for each request, where auditing is on."""
+        """The audit log, one JSON object per request, if auditing is on."""
         return self.logs / "audit.log"
 
     @property
@@ -59,12 +59,12 @@ class Layout:
         return self.directory / "volume-plugins"
 
     def log(self, name: str) -> Path:
-        """Return where the component's output goes."""
+        """Return the path of the component's log."""
         return self.logs / f"{name}.log"
 
 
 def write_private(path: Path, content: bytes) -> None:
-    """Write a file that its owner alone may read; its folders are made likewise."""
+    """Write a file with mode 0600; creates its folder with mode 0700 if missing."""
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path

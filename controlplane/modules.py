@@ -1,4 +1,4 @@
-"""The table of what can be built: one row for each go.mod."""
+"""The sets of Go programs that can be built, each from a go.mod."""
 
 from __future__ import annotations
 
@@ -11,33 +11,33 @@ from types import MappingProxyType
 from controlplane import cache
 
 _HERE = Path(__file__).resolve().parent
-_RECIPE = b"2"  # raise it when the same inputs are to be built into something else
+_RECIPE = b"2"  # increment when the same inputs must produce a different build
 
 
 @dataclass(frozen=True, slots=True)
 class ModuleSet:
-    """A go.mod folder and what to make of it."""
+    """A go.mod folder and what to build from it."""
 
     name: str
-    """Begins the cache folder's name."""
+    """The prefix of the cache folder's name."""
     folder: Path
-    """Holds go.mod and go.sum."""
+    """Contains go.mod and go.sum."""
     packages: Mapping[str, str]
-    """The binary's name to the main package it is built from."""
+    """Binary name to main package."""
     landmark: str
-    """A large module of the set: if it is in Go's module cache, the rest is taken to be."""
+    """A large module of the set: if Go's module cache has it, it is assumed to have the rest."""
     tags: tuple[str, ...] = ()
     ldflags: tuple[str, ...] = ()
     cgo: bool = False
     files: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    """A file's path alongside `bin` to its module and its path in that module."""
+    """Path of a file alongside `bin`, to its module and its path in that module."""
     sources: tuple[str, ...] = ()
-    """Our own Go files below `folder`."""
+    """The project's Go files below `folder`."""
     printed: Mapping[str, str] = field(default_factory=dict)
-    """A file's path alongside `bin` to the binary of ours that prints it."""
+    """Path of a file alongside `bin`, to the project's binary that prints it."""
 
     def alongside(self) -> list[str]:
-        """Return the paths of everything alongside `bin`."""
+        """Return the paths of all files alongside `bin`."""
         return [*self.files, *self.printed]
 
     def flags(self) -> list[str]:
@@ -51,7 +51,7 @@ class ModuleSet:
         ]
 
     def key(self) -> str:
-        """Return the cache folder's name: it changes with everything that the build reads."""
+        """Return the cache folder's name, which changes with every input of the build."""
         parts = [
             _RECIPE,
             (self.folder / "go.mod").read_bytes(),
@@ -65,12 +65,12 @@ class ModuleSet:
         return f"{self.name}-{cache.digest(parts)}"
 
     def only(self, names: Collection[str]) -> ModuleSet:
-        """Give the same set with fewer binaries."""
+        """Return the same set with only the named binaries."""
         return replace(self, packages={n: p for n, p in self.packages.items() if n in names})
 
 
 def version_flags(version: str) -> tuple[str, ...]:
-    """Give the linker flags by which a program of Kubernetes knows its version."""
+    """Return the linker flags that set the version of a Kubernetes program."""
     major, minor, _ = version.split(".")
     base = "k8s.io/component-base/version"
     values = {
@@ -111,7 +111,7 @@ KUBERNETES = ModuleSet(
         {f"stages/{Path(path).name}": (_KWOK, f"kustomize/stage/{path}") for path in _STAGES}
     ),
 )
-"""Kubernetes 1.36.3 with etcd and kwok. `server` is what Go names etcd's binary."""
+"""Kubernetes 1.36.3 with etcd and kwok. Go names etcd's binary `server`."""
 
 KUBEVIRT = ModuleSet(
     name="kubevirt",
@@ -129,7 +129,7 @@ KUBEVIRT = ModuleSet(
     sources=("objects/main.go",),
     printed=MappingProxyType({"objects.json": "kubevirt-objects"}),
 )
-"""KubeVirt 1.8.0's virt-controller and virt-api, and the objects that KubeVirt installs for it."""
+"""KubeVirt 1.8.0's virt-controller and virt-api, and the objects that KubeVirt installs."""
 
 
 NODE = ModuleSet(
@@ -145,7 +145,7 @@ NODE = ModuleSet(
     tags=KUBERNETES.tags,
     ldflags=KUBERNETES.ldflags,
 )
-"""The programs that a real node adds to the same Kubernetes."""
+"""The additional programs of a real node, from the same Kubernetes."""
 
 _CONTAINERD = "github.com/containerd/containerd/v2"
 _CNI = "github.com/containernetworking/plugins/plugins"
@@ -178,7 +178,7 @@ RUNC = ModuleSet(
     ldflags=("-s", "-w"),
     cgo=True,
 )
-"""runc, which starts one container; it links libseccomp, so its headers have to be installed."""
+"""runc, which starts a container. It links libseccomp, whose headers must be installed."""
 
 HELM = ModuleSet(
     name="helm",
@@ -216,7 +216,7 @@ GLUA = ModuleSet(
     landmark="github.com/yuin/gopher-lua",
     ldflags=("-s", "-w"),
 )
-"""GopherLua 1.1.1, with which Argo CD runs health checks."""
+"""GopherLua 1.1.1, which Argo CD uses for health checks."""
 
 SETS = MappingProxyType(
     {
@@ -224,4 +224,4 @@ SETS = MappingProxyType(
         for each in (KUBERNETES, KUBEVIRT, NODE, CONTAINERD, RUNC, HELM, KREW, ACTIONLINT, GLUA)
     }
 )
-"""All rows by name."""
+"""All module sets by name."""

@@ -1,7 +1,7 @@
 """A real node alongside a control plane: kubelet, containerd, runc, kube-proxy, and a bridge.
 
-Unlike kwok's nodes it runs what its pods say. It needs Linux, root, and the sandbox of
-`controlplane.node_sandbox`, which is what clears up after it.
+Unlike kwok's nodes, it runs its pods' containers. It needs Linux, root, and the sandbox of
+`controlplane.node_sandbox`, which cleans up after it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _NODE_ROLE = ("system:nodes",)
 
 
 def build(report: Report | None = None) -> Programs:
-    """Give the folders of a node's programs, building what is not cached."""
+    """Return the folders of a node's programs, built if not cached."""
     return Programs(
         node=ensure(report, NODE),
         containerd=ensure(report, CONTAINERD),
@@ -42,9 +42,9 @@ def build(report: Report | None = None) -> Programs:
 
 
 class Node:
-    """A context manager: at its entry the node is Ready, and pods can run on it.
+    """A node as a context manager: on entry it is Ready, and pods can run on it.
 
-    The control plane has to be reachable at the bridge: `ControlPlane(address=GATEWAY)`.
+    The control plane must be reachable at the bridge: `ControlPlane(address=GATEWAY)`.
     """
 
     def __init__(self, plane: ControlPlane) -> None:
@@ -70,7 +70,7 @@ class Node:
         self.stop()
 
     def start(self) -> None:
-        """Start it. Raises ControlPlaneError, naming the log, when a program does not start."""
+        """Start it. Raises ControlPlaneError, which names the log, if a program does not start."""
         plan = self._plan()
         for path, content in plan.files().items():
             path.parent.mkdir(parents=True, exist_ok=True)
@@ -91,22 +91,22 @@ class Node:
                 self.load(pause_archive())
 
     def stop(self) -> None:
-        """Stop its programs; what they leave behind goes with the sandbox."""
+        """Stop its programs; the sandbox removes the rest when it ends."""
         for process in reversed(self._processes.values()):
             process.stop()
         self._processes = {}
         self._guard.close()
 
     def process(self, name: str) -> Process:
-        """Give one of its programs, to pause or to restart it."""
+        """Return one of its programs, to pause or restart it."""
         return self._processes[name]
 
     def load(self, archive: Path) -> None:
-        """Give the node the images of a docker archive. Raises ControlPlaneError."""
+        """Import the images of a docker archive. Raises ControlPlaneError."""
         self.ctr("images", "import", str(archive))
 
     def ctr(self, *arguments: str) -> str:
-        """Run containerd's own client among the node's pods, and give what it prints."""
+        """Run containerd's client in the namespace of the node's pods, and return its output."""
         plan = self._plan()
         address = ["--address", str(plan.socket), "--namespace", "k8s.io"]
         done = subprocess.run(
@@ -156,7 +156,7 @@ class Node:
 
 
 def _make_bridge() -> None:
-    """Make the pods' bridge, by which the Services' addresses are reached too."""
+    """Create the pods' bridge, and route the Service range through it."""
     width = node_plan.POD_RANGE.rpartition("/")[2]
     for arguments in (
         ["link", "add", node_plan.BRIDGE, "type", "bridge"],

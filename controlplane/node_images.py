@@ -1,4 +1,4 @@
-"""The image of the container that holds a pod's namespaces: one small program, linked whole."""
+"""The pause image, whose container holds a pod's namespaces: one small static program."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _PAUSE_SOURCE = Path(__file__).resolve().parent / "containerd" / "pause.c"
 
 
 def pause_archive() -> Path:
-    """Give the docker archive of the container that holds a pod's namespaces; made once."""
+    """Return the docker archive of the pause image, built if not cached."""
     target = cache.root() / f"pause-{digest([_PAUSE_SOURCE.read_bytes()])}"
     archive = target / "pause.tar"
     with cache.locked(target.with_suffix(".lock")):
@@ -32,7 +32,7 @@ def pause_archive() -> Path:
 
 
 def docker_archive(program: Path) -> bytes:
-    """Make an image of one file, which is its entry point."""
+    """Return the docker archive of an image with one file, which is its entry point."""
     layer = _tar({program.name: program.read_bytes()}, mode=0o755)
     config = {
         "architecture": nodes.ARCHITECTURE,

@@ -1,7 +1,7 @@
-"""Process 1 of the sandbox: makes it a place for a node, runs one command, and ends with it.
+"""PID 1 of the sandbox: prepares it for a node, runs one command, and exits with it.
 
-Runs as its own script, with the standard library alone. When it ends, however it ends, the
-kernel ends every other process of the sandbox, and with the last one go network and mounts.
+Runs as a separate script, with only the standard library. When it exits for any reason, the kernel
+kills all other processes of the sandbox, and then removes its network and mounts.
 """
 
 from __future__ import annotations
@@ -15,14 +15,14 @@ _HIDDEN = ("/run", "/var/lib", "/var/log")  # programs write there regardless of
 
 
 def prepare() -> None:
-    """Cover what is to stay untouched outside, and bring loopback up."""
+    """Mount tmpfs over host folders that must not change, and bring up loopback."""
     for folder in _HIDDEN:
         subprocess.run(["mount", "-t", "tmpfs", "tmpfs", folder], check=True)
     subprocess.run(["ip", "link", "set", "lo", "up"], check=True)
 
 
 def reap(child: int) -> int:
-    """Take in all processes that end until the child is among them; give its exit status."""
+    """Reap processes until `child` exits; return its exit code, negative for a signal."""
     while True:
         pid, status = os.wait()
         if pid == child:
@@ -30,7 +30,7 @@ def reap(child: int) -> int:
 
 
 def main() -> None:
-    """Run the command that the arguments are."""
+    """Run the command in the arguments, and exit with its code."""
     prepare()
     child = subprocess.Popen(sys.argv[1:])
     for number in (signal.SIGINT, signal.SIGTERM):

@@ -1,4 +1,4 @@
-"""The configuration of a real node. Pure: paths in, the content of files and commands out."""
+"""The configuration of a real node. Pure: turns paths into file contents and commands."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ NAME = "real-1"
 """The node's name."""
 BRIDGE = "holdfast0"
 GATEWAY = "10.64.0.1"
-"""The bridge's address: the node's own, and where pods reach the API server."""
+"""The bridge's address, which is the node's; pods reach the API server at it."""
 POD_RANGE = "10.64.0.0/16"
 PAUSE_IMAGE = "holdfast.test/pause:1"
 CONTAINERD = "containerd"
 KUBELET = "kubelet"
 KUBE_PROXY = "kube-proxy"
 NAMES = (CONTAINERD, KUBELET, KUBE_PROXY)
-"""In the order in which they start."""
+"""In start order."""
 
 _MOST_PODS = 250
 
@@ -37,24 +37,24 @@ class Programs:
 
 @dataclass(frozen=True, slots=True)
 class NodePlan:
-    """All that a node's files and commands are made of."""
+    """The inputs of a node's files and commands."""
 
     programs: Programs
     directory: Path
-    """For everything that the node writes; short, since sockets lie in it."""
+    """Holds everything that the node writes; a short path, because sockets are in it."""
     cgroup: str
     """The control group that holds all pods."""
     ca: Path
-    """The certificate by which the kubelet knows its clients, PEM."""
+    """The CA certificate for the kubelet's clients, PEM."""
     kubeconfigs: Mapping[str, Path]
 
     @property
     def socket(self) -> Path:
-        """Where containerd listens."""
+        """The socket that containerd listens on."""
         return self.directory / "containerd.sock"
 
     def command(self, name: str) -> list[str]:
-        """Make the command of a program."""
+        """Return the command of a program."""
         return {
             CONTAINERD: [
                 str(self.programs.containerd / CONTAINERD),
@@ -65,7 +65,7 @@ class NodePlan:
                 f"--config={self.directory / 'kubelet.yaml'}",
                 f"--kubeconfig={self.kubeconfigs[KUBELET]}",
                 f"--hostname-override={NAME}",
-                f"--node-ip={GATEWAY}",  # with a loopback one, logs and exec find no address
+                f"--node-ip={GATEWAY}",  # logs and exec do not work with a loopback address
                 f"--root-dir={self.directory / 'kubelet'}",
                 f"--cert-dir={self.directory / 'kubelet-pki'}",
             ],
@@ -76,7 +76,7 @@ class NodePlan:
         }[name]
 
     def files(self) -> dict[Path, str]:
-        """Make the content of each file that the programs read."""
+        """Return the content of each file that the programs read."""
         return {
             self.directory / "containerd.toml": _containerd(self),
             self.directory / "cni" / "10-bridge.conflist": json.dumps(_cni(self)),
@@ -156,7 +156,7 @@ def _kubelet(plan: NodePlan) -> dict[str, Any]:
         "maxPods": _MOST_PODS,
         "podLogsDir": str(plan.directory / "pod-logs"),
         "resolvConf": str(plan.directory / "resolv.conf"),
-        "syncFrequency": "10s",  # how late a changed Secret may reach a pod: the default is 1m
+        "syncFrequency": "10s",  # limits how late a changed Secret reaches a pod; default 1m
         "volumePluginDir": str(plan.directory / "volume-plugins"),
     }
 

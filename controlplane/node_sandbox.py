@@ -1,8 +1,8 @@
-"""Where a real node may run: a network, mounts, processes and its own control group.
+"""A sandbox for a real node: a separate network, mounts, processes and control group.
 
-A kubelet and its kin write iptables rules, mount, start processes that outlive them, and change
-the kernel's settings. In here all of that ends with one process, and the reaper, which outlives
-even a kill, removes the rest.
+A node's programs write iptables rules, mount file systems, start processes that outlive them, and
+change kernel settings. In the sandbox, all of that ends with one process. The reaper, which
+survives even a kill of the launcher, removes the rest.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ PACKAGES = {
     "mount": "mount",
     "unshare": "util-linux",
 }
-"""Each program that a node needs, and the Debian package that it comes in."""
+"""The programs that a node needs, with their Debian packages."""
 _VARIABLE = "HOLDFAST_SANDBOX"
 _CGROUPS = Path("/sys/fs/cgroup")
 _NEW = ("--pid", "--fork", "--kill-child", "--mount", "--mount-proc", "--net", "--ipc", "--uts")
@@ -41,11 +41,11 @@ KERNEL_SETTINGS = (
     "vm/overcommit_memory",
     "vm/panic_on_oom",
 )
-"""Settings that a kubelet changes for the whole machine, and those that it needs raised."""
+"""Machine-wide settings that a kubelet changes, or that it needs raised."""
 CONTROLLERS = frozenset({"cpu", "cpuset", "hugetlb", "memory", "pids"})
-"""Of control groups of version 2: what a kubelet asks for, where the machine has it."""
+"""The cgroup v2 controllers that a kubelet requires if the machine has them."""
 _INOTIFY = Path("/proc/sys/fs/inotify/max_user_instances")
-_INOTIFY_INSTANCES = 1024  # a kubelet and its kin take dozens; Debian allows 128 a user
+_INOTIFY_INSTANCES = 1024  # a node's programs use dozens; Debian allows 128 per user
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,20 +59,21 @@ class Sandbox:
 
 
 def inside() -> Sandbox:
-    """Return the resources of the sandbox. Raises ControlPlaneError outside of a sandbox."""
+    """Return the resources of this sandbox. Raises ControlPlaneError outside a sandbox."""
     directory = os.environ.get(_VARIABLE)
     if directory is None:
         raise ControlPlaneError(
-            "a real node is started in a sandbox only: run `make test-node`, or your own command "
-            "by `python -m controlplane sandbox -- COMMAND`"
+            "a real node runs only in a sandbox: run `make test-node`, or any other command with "
+            "`python -m controlplane sandbox -- COMMAND`"
         )
     return Sandbox(Path(directory), Path(directory).name)
 
 
 def run(command: Sequence[str]) -> int:
-    """Run a command in a new sandbox and give its exit status; one sandbox at a time.
+    """Run a command in a new sandbox, and return its exit status.
 
-    Raises ControlPlaneError where this machine or user cannot have one.
+    Waits until no other sandbox is running. Raises ControlPlaneError if this machine or user cannot
+    create one.
     """
     require()
     lock = cache.root() / "sandbox.lock"
@@ -111,7 +112,7 @@ def _run(command: Sequence[str], guard: Guard) -> int:
     if int(_INOTIFY.read_text()) < _INOTIFY_INSTANCES:
         _INOTIFY.write_text(str(_INOTIFY_INSTANCES))
     (directory / "tmp").mkdir(parents=True, mode=0o700)
-    directory.chmod(0o755)  # containers of other users go through it
+    directory.chmod(0o755)  # containers of other users access paths below it
     _make_cgroup(directory.name, guard)
     child = subprocess.Popen(
         ["unshare", *_NEW, sys.executable, "-I", node_init.__file__, *command],
@@ -127,7 +128,7 @@ def _run(command: Sequence[str], guard: Guard) -> int:
 
 
 def _make_cgroup(name: str, guard: Guard) -> None:
-    """Make the control group in each hierarchy that the machine has, of either version."""
+    """Create the control group in the machine's hierarchies, of cgroup v1 or v2."""
     if (_CGROUPS / "cgroup.controllers").exists():
         enable_controllers(_CGROUPS, guard)
         (_CGROUPS / name).mkdir()
@@ -139,10 +140,10 @@ def _make_cgroup(name: str, guard: Guard) -> None:
 
 
 def enable_controllers(root: Path, guard: Guard) -> None:
-    """Have the groups below a root of version 2 count and limit all that a kubelet asks for.
+    """Enable the controllers that a kubelet requires for groups below a cgroup v2 root.
 
-    It takes no group that lacks a controller which the machine has, and systemd enables fewer.
-    Raises ControlPlaneError where they cannot be enabled.
+    A kubelet rejects a group without a controller that the machine has, and systemd enables fewer.
+    Raises ControlPlaneError if they cannot be enabled.
     """
     there = set((root / "cgroup.controllers").read_text().split())
     enabling = root / "cgroup.subtree_control"
@@ -154,14 +155,14 @@ def enable_controllers(root: Path, guard: Guard) -> None:
         enabling.write_text(" ".join(f"+{one}" for one in lacking))
     except OSError as error:
         raise ControlPlaneError(
-            f"a real node needs the controllers {', '.join(lacking)} for its control group, and "
-            f"{enabling} takes none ({os.strerror(error.errno or 0)}); run this on a "
+            f"a real node needs the cgroup controllers {', '.join(lacking)}, which cannot be "
+            f"enabled in {enabling} ({os.strerror(error.errno or 0)}); run this on a "
             "dedicated machine or VM, not in a container"
         ) from error
 
 
 def _inherit_cpus(hierarchy: Path, name: str) -> None:
-    """Give the group the processors and memory of its parent; without, nothing can join it."""
+    """Copy the parent's CPUs and memory nodes to the group; otherwise no process can join it."""
     for setting in ("cpuset.cpus", "cpuset.mems"):
         if (hierarchy / setting).exists():
             (hierarchy / name / setting).write_text((hierarchy / setting).read_text())

@@ -1,4 +1,4 @@
-"""The nodes that kwok pretends."""
+"""The nodes that kwok simulates."""
 
 from __future__ import annotations
 
@@ -8,20 +8,20 @@ from types import MappingProxyType
 from typing import Any
 
 FAKE = ("kwok.x-k8s.io/node", "fake")
-"""The annotation by which kwok knows its nodes; it leaves all others alone."""
+"""The annotation that marks kwok's nodes; kwok leaves all others alone."""
 CAPACITY: Mapping[str, str] = MappingProxyType({"cpu": "32", "memory": "256Gi", "pods": "110"})
 _ARCHITECTURES = {"x86_64": "amd64", "aarch64": "arm64"}
 ARCHITECTURE = _ARCHITECTURES.get(platform.machine(), platform.machine())
-"""This machine's, as Kubernetes and images name it."""
+"""This machine's architecture, as Kubernetes and images name it."""
 
 
 def node_name(index: int) -> str:
-    """Name the node of that index; the first is 1."""
+    """Return the name of a node; the first index is 1."""
     return f"node-{index}"
 
 
 def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> dict[str, Any]:
-    """Make the object of a node; `labels` win over the usual ones."""
+    """Return a Node object; `labels` override the default ones."""
     name = node_name(index)
     usual = {
         "kubernetes.io/hostname": name,
@@ -42,7 +42,7 @@ def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> 
 
 
 def is_ready(listed: Mapping[str, Any]) -> bool:
-    """Return whether a node is Ready and the not-ready taint, which keeps pods away, is gone."""
+    """Return whether a node is Ready and has no node.kubernetes.io taint, such as not-ready."""
     conditions = listed.get("status", {}).get("conditions", [])
     taints = listed.get("spec", {}).get("taints", [])
     return any(

@@ -11,7 +11,7 @@ from controlplane.layout import write_private
 from holdfast.certs.authority import KeyPair, Usage, issue, new_ca
 
 SERVICE_ADDRESS = "10.0.0.1"
-"""The first address of the Service range: the API server's own Service."""
+"""The first address of the Service range, which is that of the Service `kubernetes`."""
 _API_NAMES = (
     "localhost",
     "kubernetes",
@@ -23,14 +23,14 @@ _API_NAMES = (
 
 @dataclass(frozen=True, slots=True)
 class Files:
-    """A certificate's file and its key's."""
+    """The paths of a certificate and its key."""
 
     certificate: Path
     key: Path
 
 
 class Pki:
-    """Issues what the components need; a CA or signing key that is already there is kept."""
+    """Issues the components' certificates; keeps CAs and signing keys that already exist."""
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
@@ -43,7 +43,7 @@ class Pki:
         self.token_key = folder / "sa.key"
         self.token_public = folder / "sa.pub"
         if not self.token_key.exists():
-            # any certificate will do: the API server reads its public key
+            # any certificate works: the API server reads only its public key
             signing = new_ca("holdfast test tokens", now=datetime.now(UTC))
             write_private(self.token_public, signing.certificate)
             write_private(self.token_key, signing.key)
@@ -55,7 +55,7 @@ class Pki:
         *,
         dns_names: Sequence[str] = (),
     ) -> Files:
-        """Issue a server's certificate for loopback, or for `addresses`, and for these names."""
+        """Issue a server certificate for `addresses` (default: loopback) and `dns_names`."""
         pair = issue(
             self._ca,
             common_name=name,
@@ -66,7 +66,7 @@ class Pki:
         return self._write(name, pair)
 
     def etcd(self, name: str) -> Files:
-        """Issue a pair that etcd's own CA vouches for, as server and as client."""
+        """Issue a server and client certificate, signed by etcd's CA."""
         pair = issue(
             self._etcd_ca,
             common_name=name,
@@ -78,12 +78,12 @@ class Pki:
         return self._write(name, pair)
 
     def front_proxy(self, name: str) -> Files:
-        """Issue the pair by which the API server proves itself to aggregated ones."""
+        """Issue the client certificate that the API server presents to aggregated API servers."""
         pair = issue(self._front_ca, common_name=name, now=datetime.now(UTC), usage=Usage.CLIENT)
         return self._write(name, pair)
 
     def client(self, user: str, groups: Sequence[str] = ()) -> KeyPair:
-        """Issue a client certificate: Kubernetes reads the user and its groups from it."""
+        """Issue a client certificate, from which Kubernetes reads the user and its groups."""
         return issue(
             self._ca,
             common_name=user,
@@ -93,11 +93,11 @@ class Pki:
         )
 
     def user_files(self, user: str, groups: Sequence[str]) -> Files:
-        """Issue a user's client certificate, and write it under the user's name."""
+        """Issue a user's client certificate, and write it to files named after the user."""
         return self._write(user, self.client(user, groups))
 
     def admin(self) -> tuple[KeyPair, Files]:
-        """Issue the pair of a user who may do everything, and write it too."""
+        """Issue a cluster admin's client certificate; return it and the files it is written to."""
         pair = self.client("holdfast-admin", ["system:masters"])
         return pair, self._write("admin", pair)
 

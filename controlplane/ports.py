@@ -16,11 +16,11 @@ _TRIES = 200
 
 
 def free_ports(count: int) -> list[int]:
-    """Find distinct ports that can be bound now.
+    """Return distinct ports that are free now.
 
-    They lie below the range that outgoing connections use: while a component is down, a client
-    that dials its port from that range could otherwise be given the very port, and keep it.
-    Where no such port is free, the system chooses.
+    They are below the ephemeral range: otherwise, a client that dials a component while it is down
+    could get that same port as its source port, and keep it. If no such port is free, the system
+    chooses.
     """
     highest = min(_HIGHEST, _first_ephemeral() - 1)
     found: list[int] = []
@@ -39,19 +39,19 @@ def free_ports(count: int) -> list[int]:
 
 
 def require_free(port: int) -> None:
-    """Raise ControlPlaneError if the port, chosen by the user, cannot be listened on."""
+    """Raise ControlPlaneError if a port that the user chose cannot be bound."""
     try:
         socket.create_server(("127.0.0.1", port)).close()
     except PermissionError as error:
         raise ControlPlaneError(
-            f"port {port} may not be used by this user; choose one from 1024 up"
+            f"this user cannot listen on port {port}; choose a port from 1024 up"
         ) from error
     except (OSError, OverflowError) as error:
         raise port_taken(port) from error
 
 
 def answers(port: int) -> bool:
-    """Return whether somebody listens on the port."""
+    """Return whether a process listens on the port."""
     try:
         socket.create_connection(("127.0.0.1", port), timeout=1.0).close()
     except OSError:
@@ -60,7 +60,7 @@ def answers(port: int) -> bool:
 
 
 def port_taken(port: int) -> ControlPlaneError:
-    """Report that a port which the user chose is in use."""
+    """Return the error for a port that the user chose and that is in use."""
     return ControlPlaneError(
         f"port {port} on 127.0.0.1 is already in use; choose another port, leave it out to get a "
         "free one, or stop the process that uses it"

@@ -1,4 +1,4 @@
-"""Write the files that one start needs, and plan its commands."""
+"""Write the files for one start, and plan its commands."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def prepare(binaries: Path, layout: Layout, pki: Pki, ports: Ports, settings: Se
 def write_kubeconfig(
     layout: Layout, pki: Pki, ports: Ports, user: str, groups: tuple[str, ...]
 ) -> Path:
-    """Issue a client certificate and write a kubeconfig around it."""
+    """Write a kubeconfig with a new client certificate, and return its path."""
     path = layout.users / folder_name(user, groups) / "kubeconfig"
     ca = pki.ca.certificate.read_bytes()
     write_private(path, kubeconfig(server_url(ports), ca, user, pki.client(user, groups)))

@@ -1,4 +1,4 @@
-"""One component as a child process: start, watch, stop, and what fault tests do to it."""
+"""One component as a child process: start, watch, stop, and the faults that tests inject."""
 
 from __future__ import annotations
 
@@ -14,24 +14,24 @@ from controlplane.errors import ControlPlaneError, PortTakenError
 from controlplane.guard import Guard
 
 STOP_TIMEOUT = 10.0
-"""Seconds from TERM to KILL, unless a component says otherwise."""
+"""Default time from SIGTERM to SIGKILL, in seconds."""
 READY_TIMEOUT = 60.0
-"""Seconds that a component may take to answer: it takes two or three, on a busy machine more."""
+"""Seconds for a component to become ready: usually two or three, more on a busy machine."""
 _POLL = 0.03  # seconds
 _TAIL_BYTES = 8192
 _TAIL_LINES = 8
 _NO_INOTIFY = (
-    "Linux gives this user no more inotify instances, and other programs have them; end some, or "
+    "this user has no inotify instances left; stop programs that use them, or "
     "allow more: sudo sysctl fs.inotify.max_user_instances=1024"
 )
 _FOREIGN = ("ETCD_", "KWOK_", "KUBECONFIG", "KUBERNETES_")
-# Waits until its parent has registered it with the reaper, so that no kill of the parent can come
-# between; if the parent dies first, `read` fails and nothing is started.
+# Waits until the parent has registered this process with the reaper. If the parent is killed
+# before that, `read` fails and nothing is started.
 _WAIT_THEN_RUN = 'read -r _ && exec "$@" </dev/null'
 
 
 class Process:
-    """A component. Starting it again after its end uses the same command, so the same ports."""
+    """A component. A restart uses the same command, and therefore the same ports."""
 
     def __init__(
         self,
@@ -55,18 +55,18 @@ class Process:
 
     @property
     def pid(self) -> int:
-        """The process id. Raises ControlPlaneError when it was never started."""
+        """The process ID. Raises ControlPlaneError if it was never started."""
         return self._started().pid
 
     @property
     def running(self) -> bool:
-        """Whether it is alive; a paused one is."""
+        """Whether it is alive, including while it is paused."""
         return self._child is not None and self._child.poll() is None
 
     def start(self) -> None:
-        """Start it, without waiting until it is ready. Its output is appended to its log."""
+        """Start it without waiting until it is ready; its output is appended to its log."""
         if self.running:
-            raise ControlPlaneError(f"{self.name} is running already; stop it first")
+            raise ControlPlaneError(f"{self.name} is already running; stop it first")
         self._before_start()
         with self.log.open("ab") as log:
             self._child = subprocess.Popen(
@@ -84,7 +84,7 @@ class Process:
                 gate.write(b"\n")
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
-        """Wait until it answers. Raises ControlPlaneError when it dies or takes too long."""
+        """Wait until it is ready. Raises ControlPlaneError if it ends or takes too long."""
         deadline = time.monotonic() + timeout
         while not self._is_ready():
             self.check()
@@ -96,7 +96,7 @@ class Process:
             time.sleep(_POLL)
 
     def check(self) -> None:
-        """Raise ControlPlaneError, with what it said last, if it has ended."""
+        """Raise ControlPlaneError, with the last lines of its log, if it has ended."""
         if self.running:
             return
         said = tail(self.log)
@@ -108,12 +108,12 @@ class Process:
         )
 
     def terminate(self) -> None:
-        """Ask it to end, without waiting; a paused one is woken for it."""
+        """Send SIGTERM without waiting; a paused process is resumed to handle it."""
         self._signal(signal.SIGTERM)
         self._signal(signal.SIGCONT)
 
     def stop(self) -> None:
-        """Ask it to end, wait, and kill it if it does not. Nothing happens if it has ended."""
+        """Terminate it, wait, and kill it after the stop timeout; does nothing if it has ended."""
         if self._child is None:
             return
         self.terminate()
@@ -123,16 +123,16 @@ class Process:
             self.kill()
 
     def kill(self) -> None:
-        """End it at once, as a crash would, and wait until it is gone."""
+        """Send SIGKILL, like a crash, and wait until it is gone."""
         self._signal(signal.SIGKILL)
         self._started().wait()
 
     def pause(self) -> None:
-        """Let it hang: it keeps its connections and answers nothing."""
+        """Suspend it: it keeps its connections and does not respond."""
         self._signal(signal.SIGSTOP)
 
     def resume(self) -> None:
-        """Let it carry on after a pause."""
+        """Resume it after a pause."""
         self._signal(signal.SIGCONT)
 
     def restart(self) -> None:
@@ -151,7 +151,7 @@ class Process:
 
 
 def tail(log: Path) -> str:
-    """Give the last lines of a log."""
+    """Return the last lines of a log, indented."""
     lines = _end(log).splitlines()
     return "\n".join(f"  {line}" for line in lines[-_TAIL_LINES:]) or "  (empty)"
 
@@ -167,5 +167,5 @@ def _end(log: Path) -> str:
 
 
 def child_environment(given: Mapping[str, str]) -> dict[str, str]:
-    """Drop the variables that components would read as their own settings."""
+    """Return the environment without variables that components would read as settings."""
     return {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}

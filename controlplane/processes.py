@@ -1,4 +1,4 @@
-"""The components of one control plane as processes: started in order, stopped in the other."""
+"""The components of one control plane as processes: started in order, stopped in reverse."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _STOP_ORDER = (
 
 
 class Processes:
-    """All that runs, by name; each has its log in the layout's folder, and the guard's watch."""
+    """The processes by name. Each logs to the layout's folder and is registered with the guard."""
 
     def __init__(self, layout: Layout, guard: Guard) -> None:
         self._layout = layout
@@ -31,10 +31,10 @@ class Processes:
         return tuple(self._members)
 
     def __getitem__(self, name: str) -> Process:
-        """Give one of them. Raises ControlPlaneError if it is not there."""
+        """Return a process by name. Raises ControlPlaneError if there is none."""
         if name not in self._members:
             raise ControlPlaneError(
-                f"no component {name!r} is running; there are {', '.join(self._members) or 'none'}"
+                f"no component {name!r} is running; running: {', '.join(self._members) or 'none'}"
             )
         return self._members[name]
 
@@ -47,12 +47,12 @@ class Processes:
         before_start: Callable[[], None] = lambda: None,
         stop_timeout: float = STOP_TIMEOUT,
     ) -> Process:
-        """Start one more, without waiting until it is ready.
+        """Start another process without waiting until it is ready, and return it.
 
-        Raises ControlPlaneError if one of that name is there already.
+        Raises ControlPlaneError if the name is already used.
         """
         if name in self._members:
-            raise ControlPlaneError(f"{name} is part of this control plane already")
+            raise ControlPlaneError(f"{name} is already part of this control plane")
         process = Process(
             name,
             command,
@@ -67,7 +67,7 @@ class Processes:
         return process
 
     def stop(self) -> None:
-        """Stop them all: those that were added to Kubernetes' own first, etcd last."""
+        """Stop all processes: added components first, etcd last."""
         added = tuple(name for name in self._members if name not in components.NAMES)
         for group in (added, *_STOP_ORDER):
             members = [self._members[name] for name in group if name in self._members]

@@ -13,7 +13,7 @@ from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
 PLAIN_INTERVAL = 10.0
-"""Seconds between plain lines about one step: alive in a CI log, without filling it."""
+"""Seconds between plain lines about one step: shows progress in a CI log without flooding it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +29,7 @@ Report = Callable[[Step], None]
 
 
 class PlainReport:
-    """Writes a line when a step begins, and one about it every ten seconds."""
+    """Writes a line when a step begins, and then one every ten seconds."""
 
     def __init__(self, stream: TextIO, clock: Callable[[], float] = time.monotonic) -> None:
         self._stream = stream
@@ -38,7 +38,7 @@ class PlainReport:
         self._next = 0.0
 
     def __call__(self, step: Step) -> None:
-        """Take a step in; write it if it is new or due."""
+        """Write the step if it is new, or if ten seconds have passed."""
         now = self._clock()
         if step.what == self._what and now < self._next:
             return
@@ -50,7 +50,7 @@ class PlainReport:
 
 
 class BarReport:
-    """Shows the current step as a bar, from the first step on."""
+    """Shows the current step as a bar, which appears with the first step."""
 
     def __init__(self, stream: TextIO) -> None:
         self._progress = Progress(
@@ -64,7 +64,7 @@ class BarReport:
         self._what = ""
 
     def __call__(self, step: Step) -> None:
-        """Take a step in; a new one restarts the bar."""
+        """Update the bar; a new step restarts it."""
         self._progress.start()
         if step.what != self._what:
             self._what = step.what
@@ -72,13 +72,13 @@ class BarReport:
         self._progress.update(self._task, completed=step.done, total=step.total)
 
     def close(self) -> None:
-        """Leave the terminal as it was."""
+        """Stop the bar and restore the terminal."""
         self._progress.stop()
 
 
 @contextmanager
 def console_report(stream: TextIO | None = None) -> Iterator[Report]:
-    """Give the fitting report for `stream`, standard error if None. Without a step it is silent."""
+    """Yield a report for `stream` (default: standard error); it is silent until the first step."""
     out = stream or sys.stderr
     if not out.isatty():
         yield PlainReport(out)

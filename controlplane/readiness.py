@@ -1,4 +1,4 @@
-"""How each component shows that it is ready."""
+"""The readiness check of each component."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from controlplane.ports import answers
 
 
 class Readiness:
-    """Asks the components of one plan."""
+    """The readiness checks for the components of one plan."""
 
     def __init__(self, plan: Plan, admin: Files, node_count: int) -> None:
         ports, ca = plan.ports, plan.ca.certificate
@@ -27,7 +27,7 @@ class Readiness:
         self.leases = NodeLeases(self.api, node_count)
 
     def of(self, name: str) -> Callable[[], bool]:
-        """Give the check of a component."""
+        """Return the readiness check of a component."""
         return {
             components.ETCD: lambda: self._etcd.ok("/health"),
             components.API_SERVER: lambda: self.api.ok("/readyz"),
@@ -37,18 +37,18 @@ class Readiness:
         }[name]
 
     def _controllers(self) -> bool:
-        """Return whether pods can be created: that wants the ServiceAccount `default`."""
+        """Return whether pods can be created, which requires the ServiceAccount `default`."""
         account = "/api/v1/namespaces/default/serviceaccounts/default"
         return self._controller_manager.ok("/healthz") and self.api.ok(account)
 
     def _scheduling(self) -> bool:
-        """Return whether the scheduler works; before 1.31 it has no /readyz."""
+        """Return whether the scheduler is ready; before 1.31 it has no /readyz."""
         return self._scheduler.ok("/readyz") or self._scheduler.ok("/healthz")
 
     def _nodes(self) -> bool:
-        """Return whether kwok holds the launcher's nodes, and they are Ready.
+        """Return whether kwok has the Leases of the launcher's nodes, and they are Ready.
 
-        It listens once it watches them.
+        kwok listens once it watches the nodes.
         """
         if not answers(self._kwok_port):
             return False

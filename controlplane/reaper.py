@@ -1,10 +1,10 @@
-"""Outlive the launcher, however it ends, and clear up what it leaves.
+"""Outlive the launcher and clean up after it, even if it is killed.
 
-Runs as its own script, with the standard library alone. It reads lines from standard input:
-`process PID START` names a process to end, `remove PATH` a folder to remove, `cgroup NAME` a
-control group to remove with all below it, `write PATH VALUE` a setting of the kernel's to put
-back. At the end of input, which comes even when the launcher is killed, it does so. A process is
-known by its start time too, so that one which has got the same id since is never hit.
+Runs as a separate script, with only the standard library. It reads lines from standard input:
+`process PID START` (a process to end), `remove PATH` (a folder to remove), `cgroup NAME` (a control
+group to remove, with its children) and `write PATH VALUE` (a kernel setting to restore). It acts at
+end of input, which also comes if the launcher is killed. Processes are matched by start time, too,
+so a process that reuses a PID is never signaled.
 """
 
 from __future__ import annotations
@@ -21,22 +21,22 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 GRACE = 2.0
-"""Seconds from TERM to KILL: no process is left that would wait longer for an orderly shutdown."""
-_DEATH = 5.0  # seconds that a killed process may take to go
+"""Seconds from SIGTERM to SIGKILL: short, because nobody waits for a graceful shutdown."""
+_DEATH = 5.0  # seconds for killed processes to disappear
 _POLL = 0.05  # seconds
 _PROC = Path("/proc/self")
 CGROUPS = Path("/sys/fs/cgroup")
-"""Where control groups lie: one tree, or in the older version one for each controller."""
+"""The cgroup root: one tree in v2, one tree for each controller in v1."""
 
 
 def start_time(pid: int) -> str | None:
-    """Return when a process started, in the system's own terms; None if it is gone or a zombie."""
+    """Return a process's start time in the system's format; None if it is gone or a zombie."""
     if _PROC.is_dir():
         try:
             stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
         except OSError:
             return None
-        fields = stat.rpartition(")")[2].split()  # the name before may hold blanks and brackets
+        fields = stat.rpartition(")")[2].split()  # the name before may contain spaces and brackets
         return None if fields[0] in "ZX" else fields[19]
     answer = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
@@ -46,7 +46,7 @@ def start_time(pid: int) -> str | None:
 
 
 def end(processes: dict[int, str]) -> None:
-    """Send TERM, then KILL, to each process that is still the one that it was."""
+    """Send SIGTERM, then SIGKILL, to each process whose start time still matches."""
     for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _DEATH)):
         _send(processes, number)
         _send(processes, signal.SIGCONT)
@@ -60,15 +60,15 @@ class Leftovers:
     """Processes, files and settings to clean up."""
 
     processes: dict[int, str] = field(default_factory=dict)
-    """Process id to start time."""
+    """PID to start time."""
     folders: list[Path] = field(default_factory=list)
     cgroups: list[str] = field(default_factory=list)
     settings: dict[Path, str] = field(default_factory=dict)
-    """A file of the kernel's to what it said."""
+    """Kernel setting to the value to write."""
 
 
 def read(lines: Iterable[str]) -> Leftovers:
-    """Read what is to be cleared up; a line cut short by the launcher's end is skipped."""
+    """Return what to clean up; skips a line that was cut off when the launcher ended."""
     found = Leftovers()
     for line in lines:
         kind, _, rest = line.removesuffix("\n").partition(" ")
@@ -87,7 +87,10 @@ def read(lines: Iterable[str]) -> Leftovers:
 
 
 def remove_cgroup(name: str, root: Path = CGROUPS) -> None:
-    """Remove a control group, with all below it, from every hierarchy; wait for its members."""
+    """Remove a control group and its children from every hierarchy.
+
+    Waits up to 5 seconds for its processes to disappear.
+    """
     deadline = time.monotonic() + _DEATH
     for top in (root / name, *root.glob(f"*/{name}")):
         below = [Path(folder) for folder, _, _ in os.walk(top, topdown=False)]
@@ -116,7 +119,7 @@ def _send(processes: dict[int, str], number: signal.Signals) -> None:
 
 
 def main() -> None:
-    """Wait for the launcher's end, then clear up."""
+    """Wait until the launcher ends, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
     found = read(sys.stdin)

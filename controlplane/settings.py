@@ -17,28 +17,28 @@ def _no_labels(_: int) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """A control plane's settings, checked when they are made."""
+    """A control plane's settings, validated on creation."""
 
     nodes: int = 3
-    """How many kwok nodes: node-1, node-2 and so on."""
+    """Number of kwok nodes, named node-1, node-2 and so on."""
     address: str = LOOPBACK
-    """Where others than this machine's own processes, such as a real node's pods, reach it."""
+    """The API server's address for clients other than local processes, such as a node's pods."""
     audit: bool = False
     """Whether the API server writes an audit log (level Metadata)."""
     port: int | None = None
-    """The API server's port; None has a free one chosen."""
+    """The API server's port; None chooses a free one."""
     durable: bool = False
-    """Whether etcd waits for the disk; without, a crash of the machine loses the cluster."""
+    """Whether etcd syncs to disk; if not, a crash of the machine loses the cluster."""
     node_labels: Callable[[int], Mapping[str, str]] = _no_labels
-    """Further labels of the node with that index, from 1."""
+    """Returns additional labels for the node with that index, from 1."""
     node_capacity: Mapping[str, str] = field(default_factory=lambda: nodes.CAPACITY)
     """Capacity and allocatable of each node."""
     scheduler_profiles: Sequence[str] = ("default-scheduler",)
-    """The names by which kube-scheduler is known, each with the stock plugins."""
+    """The names of kube-scheduler's profiles, each with the default plugins."""
     stages: Sequence[Path] = ()
-    """Further kwok Stage files."""
+    """Additional kwok Stage files."""
     extra_args: Mapping[str, Sequence[str]] = field(default_factory=dict)
-    """Further flags by component name; they win over ours."""
+    """Additional flags by component name; they override the launcher's."""
 
     def __post_init__(self) -> None:
         if self.nodes < 0:

@@ -1,7 +1,7 @@
-"""Other versions of Kubernetes: which are pinned here, and how one more is.
+"""Other Kubernetes versions: list the pinned ones, and pin another.
 
-Only some programs are built for each version: the API server, the controller manager and the
-scheduler. etcd, kwok and kubectl are those of the newest version.
+Only the API server, the controller manager and the scheduler are built for each version. etcd, kwok
+and kubectl are those of the newest version.
 """
 
 from __future__ import annotations
@@ -25,17 +25,17 @@ _COMPONENTS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler")
 _VERSION = re.compile(r"1\.\d{1,3}\.\d{1,3}")
 _STAGING = re.compile(r"(k8s\.io/\S+) => \./staging/")
 _GO = "1.26.0"
-_TIMEOUT = 600.0  # seconds for the modules of one version, over a slow line
+_TIMEOUT = 600.0  # seconds to download the modules of one version over a slow connection
 
 
 def available() -> list[str]:
-    """Name the older versions that are pinned here, oldest first."""
+    """Return the older versions that are pinned here, oldest first."""
     found = (folder.name for folder in _FOLDER.iterdir() if (folder / "go.sum").is_file())
     return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
 
 
 def pinned(version: str) -> ModuleSet | None:
-    """Give the modules of an older version; None for the newest, which needs none.
+    """Return the module set of an older version; None for the newest, which needs none.
 
     Raises ControlPlaneError for a version that is not pinned here.
     """
@@ -43,8 +43,8 @@ def pinned(version: str) -> ModuleSet | None:
         return None
     if version not in available():
         raise ControlPlaneError(
-            f"Kubernetes {version!r:.40} is not pinned here; there are {NEWEST} and "
-            f"{', '.join(available())}; pin another one: python -m controlplane pin {version:.40}"
+            f"Kubernetes {version!r:.40} is not pinned here (pinned: {NEWEST}, "
+            f"{', '.join(available())}); to pin it, run: python -m controlplane pin {version:.40}"
         )
     return ModuleSet(
         name=f"kubernetes-{version}",
@@ -57,10 +57,9 @@ def pinned(version: str) -> ModuleSet | None:
 
 
 def pin(version: str, go: Go) -> Path:
-    """Write go.mod and go.sum of a version, with what its own go.mod asks for.
+    """Write go.mod and go.sum for a version, based on Kubernetes' go.mod; return their folder.
 
-    Gives their folder. Raises ControlPlaneError where the version does not exist, or the modules
-    cannot be downloaded.
+    Raises ControlPlaneError if the version does not exist, or if its modules cannot be downloaded.
     """
     if _VERSION.fullmatch(version) is None:
         raise ControlPlaneError(
@@ -76,10 +75,10 @@ def pin(version: str, go: Go) -> Path:
 
 
 def go_mod(version: str, source: str) -> str:
-    """Make the go.mod that builds a version's components.
+    """Return a go.mod that builds a version's components.
 
-    `source` is Kubernetes' own go.mod: the modules that lie in its tree are replaced there by
-    folders, and here by their published versions.
+    `source` is Kubernetes' go.mod. It replaces staging modules with folders; this one replaces them
+    with their published versions.
     """
     published = f"v0.{version.partition('.')[2]}"
     replaced = [f"\t{name} => {name} {published}" for name in _STAGING.findall(source)]
@@ -105,7 +104,7 @@ def _go(go: Go, arguments: Sequence[str], folder: Path) -> str:
         check=False,
     )
     if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "it said nothing").splitlines()[-1]
+        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
         raise ControlPlaneError(
             f"go {' '.join(arguments)}: {said}; check the version, the network and GOPROXY"
         )

@@ -1,4 +1,4 @@
-"""KubeVirt in a control plane: its own virt-controller and virt-api, its objects and rights."""
+"""KubeVirt in a control plane: virt-controller and virt-api, with their objects and RBAC."""
 
 from controlplane.kubevirt.install import install
 from controlplane.kubevirt.nodes import enable

@@ -1,7 +1,7 @@
-"""Install KubeVirt into a control plane that runs, and run its programs alongside it.
+"""Install KubeVirt into a running control plane, and run its programs alongside it.
 
-Definitions, roles, accounts and webhook configurations are what KubeVirt's own constructors make.
-kwok stands in for virt-handler, which needs virtual machines.
+CRDs, roles, ServiceAccounts and webhook configurations come from KubeVirt's constructors. kwok
+stands in for virt-handler, which needs virtual machines.
 """
 
 from __future__ import annotations
@@ -15,9 +15,9 @@ from controlplane.progress import Report
 
 
 def install(plane: ControlPlane, report: Report | None = None) -> None:
-    """Install KubeVirt; at the return VMs can be created, and kwok's nodes take them.
+    """Install KubeVirt; on return, VMs can be created, and kwok's nodes accept them.
 
-    Builds it first where it is not cached, and reports progress to `report`. Raises
+    Builds it first if it is not cached, and reports progress to `report`. Raises
     ControlPlaneError.
     """
     binaries = ensure(report, KUBEVIRT)
@@ -29,7 +29,7 @@ def install(plane: ControlPlane, report: Report | None = None) -> None:
     objects.create(plane.api, [namespace])
     rights = [each for each in printed if each not in definitions and each not in served]
     objects.create(plane.api, [*rights, objects.loopback_service(objects.VIRT_API_SERVICE)])
-    port = programs.start_virt_api(plane, binaries)  # first: it computes for seconds
+    port = programs.start_virt_api(plane, binaries)  # first: it needs seconds of CPU to start
     objects.create(plane.api, definitions)
     objects.await_definitions(plane.api, definitions)
     objects.create(plane.api, [kubevirt])

@@ -1,4 +1,4 @@
-"""The labels and status that virt-handler gives a node, so that launcher pods fit."""
+"""The labels and status that virt-handler sets on a node, which launcher pods need."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LABELS: Mapping[str, str] = MappingProxyType(
     }
 )
 """The node labels that launcher pods of amd64 and q35 VMs select."""
-_DEVICES = "1000"  # VMs that fit a node; virt-handler's own device plugin gives this many too
+_DEVICES = "1000"  # VMs per node; virt-handler's device plugin offers the same number
 RESOURCES: Mapping[str, str] = MappingProxyType(
     {
         "devices.kubevirt.io/kvm": _DEVICES,
@@ -29,7 +29,7 @@ RESOURCES: Mapping[str, str] = MappingProxyType(
 
 
 def enable(api: Api, name: str) -> None:
-    """Make a node one for VMs. Raises ControlPlaneError if that is refused."""
+    """Make a node accept VMs. Raises ControlPlaneError if a request fails."""
     path = f"/api/v1/nodes/{name}"
     api.patch(path, {"metadata": {"labels": dict(LABELS)}})
     offered = {"capacity": dict(RESOURCES), "allocatable": dict(RESOURCES)}
@@ -37,7 +37,7 @@ def enable(api: Api, name: str) -> None:
 
 
 def enable_all(api: Api) -> None:
-    """Make all nodes that kwok pretends nodes for VMs."""
+    """Make all kwok nodes accept VMs."""
     key, value = nodes.FAKE
     listed = api.get("/api/v1/nodes") or {"items": []}
     for node in listed["items"]:

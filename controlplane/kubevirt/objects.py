@@ -1,4 +1,4 @@
-"""The objects that KubeVirt consists of, and how they get into a cluster."""
+"""KubeVirt's objects, and calls that create and remove them in a cluster."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from controlplane.api import Api
 from controlplane.errors import ControlPlaneError
 
 NAMESPACE = "kubevirt"
-"""Where KubeVirt lives; its programs take no other where they find no file that names one."""
+"""KubeVirt's namespace, and its programs' default if no file names another one."""
 VIRT_API_SERVICE = "virt-api"
-"""The Service by which KubeVirt's webhook configurations name virt-api."""
+"""The Service of virt-api in KubeVirt's webhook configurations."""
 
 DEFINITION = "CustomResourceDefinition"
 SERVED = frozenset({"APIService", "MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"})
-"""The kinds that have the API server call virt-api, so that it has to run before."""
+"""The kinds that make the API server call virt-api, which must run before they exist."""
 _RBAC = "/apis/rbac.authorization.k8s.io/v1"
 _ADMISSION = "/apis/admissionregistration.k8s.io/v1"
 _FOLDERS = {
@@ -38,20 +38,20 @@ _FOLDERS = {
     "KubeVirt": "/apis/kubevirt.io/v1",
 }
 _THREADS = 4
-_TIMEOUT = 120.0  # seconds until the API server has to serve the kinds: it takes a few
+_TIMEOUT = 120.0  # seconds for the API server to serve new kinds; usually a few
 _POLL = 0.05  # seconds
 
 Object = Mapping[str, Any]
 
 
 def printed(folder: Path) -> list[Object]:
-    """Read what KubeVirt's own constructors made while its programs were built."""
+    """Return the objects that KubeVirt's constructors made while its programs were built."""
     listed: list[Object] = json.loads((folder / "objects.json").read_bytes())["items"]
     return listed
 
 
 def own() -> list[Object]:
-    """Make what a person who installs KubeVirt makes: a namespace and the KubeVirt object."""
+    """Return the objects that a user creates to install KubeVirt: a namespace and a KubeVirt."""
     return [
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": NAMESPACE}},
         {
@@ -64,7 +64,7 @@ def own() -> list[Object]:
 
 
 def loopback_service(name: str) -> Object:
-    """Make a Service that leads the API server to this machine; the port is its callers'."""
+    """Return a Service that resolves to this machine; its callers specify the port."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -74,7 +74,7 @@ def loopback_service(name: str) -> Object:
 
 
 def served_at(each: Object, port: int, ca: bytes) -> Object:
-    """Give an object of the `SERVED` kinds the port to call and the CA to trust."""
+    """Return a copy of a `SERVED` object with the port to call and the CA to trust."""
     bundle = b64encode(ca).decode()
     changed: dict[str, Any] = json.loads(json.dumps(each))
     if each["kind"] == "APIService":
@@ -88,9 +88,9 @@ def served_at(each: Object, port: int, ca: bytes) -> Object:
 
 
 def create(api: Api, objects: Sequence[Object]) -> None:
-    """Create objects, or leave them unchanged; many at once: large definitions take a while.
+    """Create objects in parallel, since large CRDs take a while; existing ones are unchanged.
 
-    Raises ControlPlaneError where the API server refuses one.
+    Raises ControlPlaneError if a request fails.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
         for _ in pool.map(lambda each: api.create(folder(each), each), objects):
@@ -98,13 +98,13 @@ def create(api: Api, objects: Sequence[Object]) -> None:
 
 
 def remove(api: Api, objects: Sequence[Object]) -> None:
-    """Remove objects, as far as they are there: those of an earlier start name other ports."""
+    """Delete the objects that exist: those of an earlier start have other ports."""
     for each in objects:
         api.delete(f"{folder(each)}/{each['metadata']['name']}")
 
 
 def folder(each: Object) -> str:
-    """Return the path that an object is created at."""
+    """Return the API path for creating an object."""
     kind = each["kind"]
     namespace = each["metadata"].get("namespace")
     within = f"/namespaces/{namespace}" if namespace else ""
@@ -113,7 +113,7 @@ def folder(each: Object) -> str:
 
 
 def await_definitions(api: Api, definitions: Sequence[Object]) -> None:
-    """Wait until the API server serves the kinds. Raises ControlPlaneError if it does not."""
+    """Wait until the API server serves the CRDs. Raises ControlPlaneError after 120 seconds."""
     missing = {name for each in definitions for name in resources(each)}
     deadline = time.monotonic() + _TIMEOUT
     while missing := missing - _served(api, {path for path, _ in missing}):
@@ -121,19 +121,19 @@ def await_definitions(api: Api, definitions: Sequence[Object]) -> None:
             path, plural = min(missing)
             raise ControlPlaneError(
                 f"the API server does not serve {plural} at {path} after {_TIMEOUT:.0f} s; "
-                "see its log"
+                "check its log"
             )
         time.sleep(_POLL)
 
 
 def resources(definition: Object) -> set[tuple[str, str]]:
-    """Return what a definition adds: the path of each version, and the plural name."""
+    """Return the API path and plural name of each served version of a CRD."""
     spec = definition["spec"]
     served = (each["name"] for each in spec["versions"] if each["served"])
     return {(f"/apis/{spec['group']}/{name}", spec["names"]["plural"]) for name in served}
 
 
 def _served(api: Api, paths: Collection[str]) -> set[tuple[str, str]]:
-    """Ask for the names alone: the definitions themselves are megabytes."""
+    """Return API paths and resource names; the CRDs themselves would be megabytes."""
     found = {path: api.get(path) or {"resources": []} for path in paths}
     return {(path, each["name"]) for path, listed in found.items() for each in listed["resources"]}

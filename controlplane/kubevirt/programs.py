@@ -1,4 +1,4 @@
-"""KubeVirt's programs as components of a control plane, and the kwok that plays virt-handler."""
+"""KubeVirt's programs as components of a control plane, and a kwok in place of virt-handler."""
 
 from __future__ import annotations
 
@@ -16,18 +16,18 @@ from controlplane.ports import answers, free_ports
 VIRT_CONTROLLER = "virt-controller"
 VIRT_API = "virt-api"
 KWOK_VMI = "kwok-vmi"
-"""The process that plays virt-handler: its own kwok, so that the other knows no VMs."""
+"""The kwok in place of virt-handler; separate, so that the nodes' kwok ignores VMs."""
 
 _STAGES = Path(__file__).resolve().parent / "stages.yaml"
 _LAUNCHER_IMAGE = "quay.io/kubevirt/virt-launcher:v1.8.0"
 _VIRT_HANDLER = f"system:serviceaccount:{NAMESPACE}:kubevirt-handler"
-"""virt-api lets KubeVirt's own accounts alone change what a VMI's status says."""
-_STOP_TIMEOUT = 0.5  # seconds: it would wait five for a load balancer that does not exist
+"""The user of that kwok: virt-api lets only KubeVirt's accounts change a VMI's status."""
+_STOP_TIMEOUT = 0.5  # seconds; virt-api would wait five for a load balancer that does not exist
 _TOKEN_SECONDS = 7 * 24 * 3600
 
 
 def start_kwok(plane: ControlPlane) -> None:
-    """Start a kwok for VMIs alone: no node carries the annotation that it would know them by."""
+    """Start a kwok for VMIs only: no node has the annotation that it selects nodes by."""
     (port,) = free_ports(1)
     command = [
         *ONE_PROCESSOR,
@@ -42,7 +42,7 @@ def start_kwok(plane: ControlPlane) -> None:
 
 
 def start_virt_controller(plane: ControlPlane, binaries: Path) -> None:
-    """Start virt-controller as the ServiceAccount that it has in every cluster."""
+    """Start virt-controller with the ServiceAccount that it has in every cluster."""
     (port,) = free_ports(1)
     pair = plane.certificate(VIRT_CONTROLLER)
     command = [
@@ -54,12 +54,12 @@ def start_virt_controller(plane: ControlPlane, binaries: Path) -> None:
         f"--prom-cert-file={pair.certificate}",
         f"--prom-key-file={pair.key}",
     ]
-    api = Api(port, plane.ca)  # it takes client certificates of another CA alone
+    api = Api(port, plane.ca)  # without client certificate: it accepts only another CA's
     plane.add(VIRT_CONTROLLER, command, lambda: _leads(api), wait=False)
 
 
 def start_virt_api(plane: ControlPlane, binaries: Path) -> int:
-    """Start virt-api as its ServiceAccount; gives its port."""
+    """Start virt-api with its ServiceAccount, and return its port."""
     (port,) = free_ports(1)
     pair = plane.certificate(VIRT_API, [f"{VIRT_API_SERVICE}.{NAMESPACE}.svc"])
     command = [
@@ -77,7 +77,7 @@ def start_virt_api(plane: ControlPlane, binaries: Path) -> int:
 
 
 def _leads(api: Api) -> bool:
-    """Return whether virt-controller works: it does so once it leads."""
+    """Return whether virt-controller is the leader: it does no work before that."""
     try:
         said = api.get("/leader")
     except ControlPlaneError:
@@ -94,7 +94,7 @@ def _account_kubeconfig(plane: ControlPlane, account: str) -> Path:
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
     made = plane.api.create(path, request)
     if made is None:
-        raise ControlPlaneError(f"there is no ServiceAccount {account} in {NAMESPACE}")
+        raise ControlPlaneError(f"ServiceAccount {NAMESPACE}/{account} does not exist")
     file = plane.directory / "users" / account / "kubeconfig"
     token, ca = made["status"]["token"], plane.ca.read_bytes()
     write_private(file, token_kubeconfig(plane.server, ca, account, token))
