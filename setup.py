@@ -1,4 +1,4 @@
-"""Keep the links of holdfast/ to the sources in the source distribution; setuptools copies them."""
+"""Keep the symlinks of holdfast/ in the source distribution; setuptools would copy the files."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ LINKS = ("webhook", "certs")
 
 
 class LinkedSdist(sdist):
-    """Writes links instead of second copies of the sources."""
+    """Packs symlinks instead of second copies of the sources."""
 
     def make_release_tree(self, base_dir: str, files: list[str]) -> None:
-        """Make the folder that becomes the archive."""
+        """Create the folder to be archived, with the symlinks in `LINKS`."""
         copies = tuple(f"holdfast/{name}/" for name in LINKS)
         super().make_release_tree(base_dir, [one for one in files if not one.startswith(copies)])
         for name in LINKS:

@@ -1,4 +1,4 @@
-"""Messages that do not say what to do themselves, each produced by the product's own code.
+"""Error messages that do not state the fix, each produced by Holdfast's own code.
 
 `docs.generate` writes them and their notes into docs/how-to/troubleshooting.md.
 """
@@ -29,7 +29,7 @@ _LAST = (
 
 
 class Case(NamedTuple):
-    """A message, and what to do."""
+    """A message, and a note on how to fix the problem."""
 
     produce: Callable[[], str]
     note: str

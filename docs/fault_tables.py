@@ -1,4 +1,4 @@
-"""The table of the latest complete run of the faults."""
+"""The table of the latest complete fault run."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ HEAD = (
 
 
 def latest() -> str:
-    """Make the table of the latest run of all faults."""
+    """Return the table of the latest run of all faults."""
     run = summary.read()
     row = (
         run.began[:10],

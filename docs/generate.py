@@ -1,4 +1,4 @@
-"""`python -m docs.generate`: write the parts of the pages that come from the code and its tests.
+"""`python -m docs.generate`: write the parts of pages that are generated from code and tests.
 
 Each part is between two markers, `<!-- NAME:begin -->` and `<!-- NAME:end -->`. A unit test
 compares the checked-in text with the output of this module.
@@ -40,13 +40,13 @@ from tests.support.troubleshooting import MISTAKES
 
 COMMAND = "python -m docs.generate"
 LONGEST_VALUE = 40
-"""Longer values are of interest to tests only."""
+"""Maximum length of a value on a page; longer ones matter only to tests."""
 MOST_REJECTED = 3
-"""Values shown for each reason of a rejection."""
+"""Maximum number of values shown for each rejection reason."""
 COMMON = 3
-"""An option of at least this many commands is described once."""
+"""An option shared by at least this many commands is described once."""
 BY_HAND = frozenset({"holdfast completion", "holdfast options"})
-"""Commands that the page describes itself."""
+"""Commands that are described by hand on the page."""
 ROOT = Path(__file__).resolve().parent
 PRIVILEGES = ROOT.parent / "tests" / "support" / "privileges.yaml"
 
@@ -55,7 +55,7 @@ Option = tuple[str, str]
 
 
 class Metric(NamedTuple):
-    """A metric: its name as Prometheus shows it, its type, its labels and its meaning."""
+    """A metric: its name as exposed to Prometheus, its type, labels and meaning."""
 
     name: str
     kind: str
@@ -63,26 +63,26 @@ class Metric(NamedTuple):
     meaning: str
 
 
-# --- what users write --------------------------------------------------------------------------
+# --- annotation values -------------------------------------------------------------------------
 
 
 def delays() -> str:
-    """Make the table of delays from the values that the tests try."""
+    """Return the table of delays, from the values in the tests."""
     return _values(DELAYS, lambda ms: durations.canonical_delay(ms) if ms else "not held")
 
 
 def instants() -> str:
-    """Make the table of times from the values that the tests try."""
+    """Return the table of times, from the values in the tests."""
     return _values(INSTANTS, durations.canonical_instant)
 
 
 def objects() -> str:
-    """Make the table of objects to wait for from the values that the tests try."""
+    """Return the table of objects to wait for, from the values in the tests."""
     return _values(OBJECTS, str)
 
 
 def _values(rows: Iterable[Any], accepted: Callable[[Any], str]) -> str:
-    """Group the values by result, accepted ones first."""
+    """Return a table of the values, grouped by result, accepted ones first."""
     grouped: dict[str, list[str]] = {}
     for each in sorted(rows, key=lambda row: not _is_accepted(row)):
         if len(each.value) <= LONGEST_VALUE:
@@ -129,17 +129,17 @@ NAMES: Mapping[str, str] = MappingProxyType(
         "PluginName": "`{name: PLUGIN}`",
     }
 )
-"""Names of types that need no table, most because they are as in Kubernetes."""
+"""Names of types without a table; most of them are the same as in Kubernetes."""
 
 
 def fields() -> str:
-    """Make the table of each part of the configuration file, from its types."""
+    """Return a table for each part of the configuration file, from its types."""
     kinds = [kind for kind in schema.with_parts([config.Configuration]) if _has_table(kind)]
     return "\n\n".join(f"### {kind.__name__}\n\n{_fields(kind)}" for kind in kinds)
 
 
 def arguments() -> str:
-    """Make the tables of each built-in plugin's arguments and of what is within them."""
+    """Return the tables of each built-in plugin's arguments and of the types nested in them."""
     parts = []
     for plugin in plugins.BUILT_IN:
         parts.append(f"### {plugin.name}\n\n{_fields(plugin.args_type)}")
@@ -149,7 +149,7 @@ def arguments() -> str:
 
 
 def schema_file() -> str:
-    """Make the JSON Schema of a file that names built-in plugins alone."""
+    """Return the JSON Schema of a configuration file that uses only built-in plugins."""
     return json.dumps(schema.schema(plugins.registry(())), indent=2) + "\n"
 
 
@@ -167,7 +167,7 @@ def _fields(kind: schema.Struct) -> str:
     for each in msgspec.structs.fields(kind):
         meaning = described.get(each.name)
         if meaning is None:
-            raise LookupError(f"{each.name} has no meaning: write a docstring under it in {kind}")
+            raise LookupError(f"{each.name} has no description: add a docstring below it in {kind}")
         rows.append((f"`{each.encode_name}`", _type(each.type), _default(each), meaning))
     if not rows:
         return "No arguments."
@@ -207,7 +207,7 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def commands() -> str:
-    """Make the help of `holdfast` and its commands, with common options described once."""
+    """Return the help of `holdfast` and its commands; common options are described once."""
     contexts = dict(_contexts("holdfast", _context(cli, "holdfast", None)))
     counted = Counter(record for each in contexts.values() for record in _options(each))
     common = [record for record, count in counted.items() if count >= COMMON]
@@ -225,7 +225,7 @@ def commands() -> str:
 def _contexts(
     title: str, context: click.Context, *, aliases: bool = False
 ) -> Iterator[tuple[str, click.Context]]:
-    """Give a command, then each of its subcommands."""
+    """Yield a command, then each of its subcommands."""
     yield title, context
     if isinstance(context.command, click.Group):
         for name in context.command.list_commands(context):
@@ -242,7 +242,7 @@ def _context(command: click.Command, name: str, parent: click.Context | None) ->
 
 
 def help_file() -> str:
-    """Make the help of all commands, by name, as they print it."""
+    """Return the help of all commands, by name, as they print it."""
     texts = {
         title.removeprefix("holdfast").strip(): context.get_help()
         for title, context in _contexts("holdfast", _context(cli, "holdfast", None), aliases=True)
@@ -266,7 +266,7 @@ def _help(title: str, context: click.Context, common: Sequence[Option]) -> str:
 
 
 def _options(context: click.Context) -> list[Option]:
-    """Give the options of a command as its help shows them, without --help."""
+    """Return the options of a command as its help shows them, without --help."""
     return option_rows(context, context.command.params)
 
 
@@ -282,7 +282,7 @@ def _code(text: str) -> str:
 
 
 def picture(command: str, title: str) -> str:
-    """Draw a command and its output, which a test of the page compares with those of a cluster."""
+    """Return an SVG of a command and its output on the page, which a test checks in a cluster."""
     page = (ROOT / "how-to" / "inspect-and-release.md").read_text(encoding="utf-8")
     step = next(step for step in transcript.steps(page) if step.command.startswith(command))
     return recording.still([f"$ {step.command}", *step.output], title)
@@ -301,11 +301,11 @@ REGISTRIES: Mapping[str, Callable[[], CollectorRegistry]] = MappingProxyType(
 INFORMATION: Mapping[str, Sequence[str]] = MappingProxyType(
     {"holdfast_build": ("version",), "holdfast_configuration": ("digest",)}
 )
-"""The labels of what is information alone, which its metrics have only when they are set."""
+"""The labels of the info metrics, which have none until they are set."""
 
 
 def metrics() -> str:
-    """Make the tables of the metrics: those of both processes, then those of each."""
+    """Return the tables of metrics: first those of both processes, then those of each."""
     found = {title: described_metrics(make()) for title, make in REGISTRIES.items()}
     server, controller = found.values()
     both = [metric for metric in server if metric in controller]
@@ -325,10 +325,10 @@ def _metrics(exposed: Iterable[Metric]) -> str:
 
 
 def described_metrics(registry: CollectorRegistry) -> list[Metric]:
-    """Give each metric as Prometheus shows it."""
+    """Return each metric as exposed to Prometheus."""
     suffix = {"counter": "_total", "info": "_info"}
     found = []
-    # private, and the only way to metrics that have no sample yet
+    # private, but the only way to list metrics that have no samples yet
     for collector in list(registry._collector_to_names):
         assert isinstance(collector, MetricWrapperBase)  # noqa: S101 - all of ours are
         metric = next(iter(collector.describe()))
@@ -342,17 +342,17 @@ def described_metrics(registry: CollectorRegistry) -> list[Metric]:
 
 
 def errors() -> str:
-    """Make the table of messages that do not state their whole remedy themselves."""
+    """Return the table of messages that do not state the whole fix."""
     return table(("message", "what to do"), [error(case) for case in error_cases.CASES])
 
 
 def error(case: error_cases.Case) -> tuple[str, str]:
-    """Make the cells of one message."""
+    """Return the table cells of one message."""
     return _quoted(case.produce()), case.note
 
 
 def troubleshooting() -> str:
-    """Make the tables of ordinary mistakes and their answers."""
+    """Return the tables of common mistakes and the messages about them."""
     parts = []
     for title, mistakes in MISTAKES.items():
         rows = [(one.mistake, _quoted(one.answer())) for one in mistakes if one.is_on_page]
@@ -369,7 +369,7 @@ def _quoted(text: str) -> str:
 
 
 def rights() -> str:
-    """Make a table for each role in the manifests."""
+    """Return a table for each role in the manifests."""
     head = ("resources", "verbs", "purpose")
     return "\n\n".join(f"### {title}\n\n{table(head, rows)}" for title, rows in manifests.roles())
 
@@ -378,7 +378,7 @@ def rights() -> str:
 
 
 def privileges() -> str:
-    """List what each attacker can and cannot do; the file also names the tests of each row."""
+    """Return what each attacker can and cannot do; `PRIVILEGES` also names tests for each row."""
     grouped: dict[str, list[str]] = {}
     for each in yaml.safe_load(PRIVILEGES.read_text(encoding="utf-8")):
         text = f"- **Can** {each['can']}.\n  **Cannot** {each['cannot']}."
@@ -421,11 +421,11 @@ FILES: Mapping[str, Callable[[], str]] = MappingProxyType(
         ),
     }
 )
-"""Files that are made as a whole."""
+"""Files that are generated completely."""
 
 
 def rendered(page: str) -> str:
-    """Give a page's text with its generated parts as they have to be."""
+    """Return a page with up-to-date generated parts. Raises LookupError if a marker is missing."""
     text = (ROOT / page).read_text(encoding="utf-8")
     for name, make in PAGES[page].items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
@@ -440,7 +440,7 @@ def rendered(page: str) -> str:
 @click.command()
 def main() -> None:
     """Write the generated parts of all pages."""
-    logging.disable()  # some messages come from code that would also log
+    logging.disable()  # producing some of the messages also logs them
     made = {page: rendered(page) for page in PAGES} | {file: FILES[file]() for file in FILES}
     for name, text in made.items():
         path = (ROOT / name).resolve()

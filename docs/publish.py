@@ -1,8 +1,7 @@
-"""Builds the documentation site: `make docs` writes it to build/site.
+"""Build the documentation site: `make docs` writes it to build/site.
 
-Pages are written to be read in the repository, so their links are those of the repository. Before
-the build, they are copied to build/pages, with some files from outside docs/ and with links that
-fit there.
+Links on pages are relative to the repository. Before the build, the pages and some files from
+outside docs/ are copied to build/pages, with links rewritten for the site.
 """
 
 from __future__ import annotations
@@ -33,7 +32,7 @@ _LINK = re.compile(r"(\]\()([^)\s#:]+)(#[^)\s]*)?(\))")
 
 
 def stage(root: Path) -> None:
-    """Write what the site is built from to the folder build/ of the repository."""
+    """Write the sources of the site to the repository's build folder."""
     pages = root / "build" / "pages"
     shutil.rmtree(pages, ignore_errors=True)
     (root / "build").mkdir(exist_ok=True)
@@ -48,7 +47,7 @@ def stage(root: Path) -> None:
 
 
 def relinked(markdown: str, here: PurePosixPath) -> str:
-    """Rewrite the relative links of the page that the site has at `here`."""
+    """Return a page with its relative links rewritten; `here` is its path on the site."""
     source = repository_path(here)
 
     def rewritten(found: re.Match[str]) -> str:
@@ -60,24 +59,24 @@ def relinked(markdown: str, here: PurePosixPath) -> str:
 
 
 def repository_path(site: PurePosixPath) -> PurePosixPath:
-    """Say where the repository has what the site has at a path."""
+    """Return the path in the repository of a file on the site."""
     return site.relative_to(OUTSIDE) if site.is_relative_to(OUTSIDE) else DOCS / site
 
 
 def site_path(repository: PurePosixPath) -> PurePosixPath:
-    """Say where the site has what the repository has at a path."""
+    """Return the path on the site of a file in the repository."""
     if repository.is_relative_to(DOCS):
         return repository.relative_to(DOCS)
     return OUTSIDE / repository
 
 
 def main(root: Path) -> int:
-    """Build the site; a link or an anchor that leads nowhere fails it."""
+    """Build the site, and return the exit status; a broken link or anchor fails the build."""
     stage(root)
     command = [sys.executable, "-m", "zensical", "build", "--strict", "--clean"]
     return subprocess.run(
         command, cwd=root / "build", check=False
-    ).returncode  # leaves a cache there
+    ).returncode  # the build leaves a cache in cwd
 
 
 if __name__ == "__main__":

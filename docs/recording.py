@@ -1,4 +1,4 @@
-"""Draws terminals. `python -m docs.recording` records `make run` as docs/images/run.svg."""
+"""Draw terminals as SVG. `python -m docs.recording` records `make run` as docs/images/run.svg."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 TARGET = ROOT / "docs" / "images" / "run.svg"
 LONGEST_PAUSE = 3.0
-"""Seconds: a longer pause, such as the wait for a pod, is shortened to this."""
+"""Seconds to which longer pauses, such as the wait for a pod, are shortened."""
 _LINE, _MARGIN, _WIDTH = 20, 16, 860
 _STYLE = """
     rect { fill: #0d1117; }
@@ -24,7 +24,10 @@ _STYLE = """
 
 
 def record(command: Sequence[str]) -> list[tuple[float, str]]:
-    """Run a command; return its lines with the seconds at which they came."""
+    """Run a command, and return each line of its output with the seconds since the start.
+
+    Raises SystemExit with the output if the command fails.
+    """
     began = time.monotonic()
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
@@ -36,7 +39,7 @@ def record(command: Sequence[str]) -> list[tuple[float, str]]:
 
 
 def animated(lines: Sequence[tuple[float, str]], title: str) -> str:
-    """Draw lines of a terminal, each of which appears at its time."""
+    """Return an SVG of a terminal in which each line appears at its time."""
     last, at, delays = 0.0, 0.5, list[str]()
     for seconds, _ in lines:
         at += min(seconds - last, LONGEST_PAUSE)
@@ -46,7 +49,7 @@ def animated(lines: Sequence[tuple[float, str]], title: str) -> str:
 
 
 def still(lines: Sequence[str], title: str) -> str:
-    """Draw lines of a terminal."""
+    """Return an SVG of a terminal with these lines."""
     return _drawn(lines, [""] * len(lines), "still", title)
 
 

@@ -1,4 +1,4 @@
-"""The rights that the manifests give, each with its reason: the comment above its rule."""
+"""The permissions that the manifests grant, each with its reason: the comment above its rule."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ FILES = (
     "kubevirt/controller.yaml",
     "kubevirt/webhook.yaml",
 )
-"""The roles whose rights Holdfast needs, or that the guard requires."""
+"""The roles that Holdfast needs or that the guard requires."""
 USER_FILES = ("rbac/freezer.yaml", "rbac/config-reader.yaml")
-"""The roles that users may need, but neither Holdfast nor the guard."""
+"""The roles that users may need, but Holdfast and the guard do not."""
 _ROLES = {"ClusterRole": "cluster-wide", "Role": "in Holdfast's namespace"}
 _RULE = "  - apiGroups:"
 
@@ -29,9 +29,9 @@ Role = Mapping[str, Any]
 
 
 class Right(NamedTuple):
-    """One verb on one resource, as one role gives it.
+    """One verb on one resource, granted by one role.
 
-    `name` is empty where it is for objects of all names; `group` is for the core group.
+    An empty `name` means objects of any name, and an empty `group` the core group.
     """
 
     kind: str
@@ -42,14 +42,14 @@ class Right(NamedTuple):
     name: str
 
     def __str__(self) -> str:
-        """Say it in a few words: who has it, and what it allows."""
+        """Return a short description: the role, verb, resource and name."""
         who = self.role.removeprefix("holdfast-").removesuffix("-kubevirt").removesuffix("-after")
         where = "everywhere" if self.role.endswith("-after") else self.name
         return f"{who}: {self.verb} {self.resource} {where}".rstrip()
 
 
 def rights() -> Iterator[Right]:
-    """Give each right that Holdfast needs, or that the guard requires, verb by verb."""
+    """Yield each permission that Holdfast needs or that the guard requires, one per verb."""
     for _, _, role in _found(FILES):
         for rule in role["rules"]:
             parts = ("apiGroups", "resources", "verbs")
@@ -58,9 +58,9 @@ def rights() -> Iterator[Right]:
 
 
 def roles() -> Iterator[tuple[str, Sequence[Row]]]:
-    """Give the title of each role, and of its rules: resources, verbs, reason.
+    """Yield the title of each role and its rows: resources, verbs, reason.
 
-    Rules with the same verbs and reason share a row. Raises LookupError where a rule has no reason.
+    Rules with the same verbs and reason share a row. Raises LookupError if a rule has no reason.
     """
     for file, document, role in _found((*FILES, *USER_FILES)):
         why = reasons(document)
@@ -74,7 +74,7 @@ def roles() -> Iterator[tuple[str, Sequence[Row]]]:
 
 
 def reasons(document: str) -> list[str]:
-    """Give the comment above each rule of a role, as one line."""
+    """Return the comment above each rule of a role, as one line each."""
     found, comment = [], list[str]()
     for line in document.partition("\nrules:\n")[2].splitlines():
         if line.strip().startswith("#"):
@@ -86,7 +86,7 @@ def reasons(document: str) -> list[str]:
 
 
 def _found(files: Sequence[str]) -> Iterator[tuple[str, str, Role]]:
-    """Give each role of these manifests: its file, its text, and what that says."""
+    """Yield each role in these manifests: its file, its text, and the parsed object."""
     for file in files:
         text = (MANIFESTS / file).read_text(encoding="utf-8")
         for document in text.split("\n---\n"):
@@ -96,7 +96,7 @@ def _found(files: Sequence[str]) -> Iterator[tuple[str, str, Role]]:
 
 
 def _resources(rule: Mapping[str, Any]) -> str:
-    """Name the resources as kubectl does: `jobs.batch`."""
+    """Return a rule's resources in kubectl's notation, such as `jobs.batch`."""
     names = rule.get("resourceNames", ())
     only = f", only {_code(names)}" if names else ""
     pairs = product(rule["resources"], rule["apiGroups"])

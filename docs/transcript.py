@@ -1,8 +1,8 @@
 """Read the terminal sessions on pages, run them again, and compare the output.
 
-A block marked `console` holds commands, each behind `$ `, and what they print. A block of YAML that
-begins with `# NAME.yaml` is a file that the commands find. Names that Kubernetes makes up, times,
-lengths of time and nodes differ from run to run; `normalized` removes them before comparing.
+A `console` block contains commands, each after a `$ ` prompt, and their output. A YAML block that
+begins with `# NAME.yaml` is a file that the commands can read. Generated names, times, durations
+and nodes differ from run to run; `normalized` replaces them with placeholders.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 PATIENCE = 60.0
-"""Seconds until what a page shows has to be seen."""
+"""Seconds within which a command must print the output that the page shows."""
 REST = "…"
-"""A line that stands for any lines."""
+"""A line that matches any number of lines."""
 
 _BLOCK = re.compile(r"^( *)```(\w+)\n(.*?)^\1```", re.MULTILINE | re.DOTALL)
 _FILE = re.compile(r"# ([\w.-]+\.(?:yaml|json))\n")
@@ -28,7 +28,7 @@ _READS = re.compile(
     r"kubectl (-n \S+ )?(get|wait|rollout|auth|diff|events)\b|\S+=\S+ "
     r"|holdfast (list|explain|doctor|preview|version|check-config|sticky (list|show))\b"
 )
-_SAFE = "[bcdfghjklmnpqrstvwxz2456789]"  # what Kubernetes makes names of
+_SAFE = "[bcdfghjklmnpqrstvwxz2456789]"  # the alphabet of generated names in Kubernetes
 _MADE_UP = re.compile(rf"([a-z][a-z0-9-]*?)-({_SAFE}{{8,10}}-{_SAFE}{{5}}|{_SAFE}{{5}})\b")
 _DAY = re.compile(r"\b20\d\d-\d\d-\d\d(?=T)")
 
@@ -46,20 +46,20 @@ _DIFFERS: Sequence[tuple[str, str]] = (
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A command on a page, and what the page says that it prints."""
+    """A command on a page, and the output that the page shows."""
 
     command: str
     output: tuple[str, ...]
 
 
 def blocks(page: str) -> Iterator[tuple[str, str]]:
-    """Give the kind and the text of each marked block of a page."""
+    """Yield the language and the text of each code block that has a language."""
     for _, kind, text in _BLOCK.findall(page):
         yield kind, textwrap.dedent(text)
 
 
 def files(page: str) -> dict[str, str]:
-    """Give the files that a page shows, by their names."""
+    """Return the files that a page shows, by name."""
     found = {}
     for _, text in blocks(page):
         named = _FILE.match(text)
@@ -69,7 +69,7 @@ def files(page: str) -> dict[str, str]:
 
 
 def steps(page: str) -> list[Step]:
-    """Give the commands of a page, in order."""
+    """Return the commands of a page, in order."""
     return [step for kind, text in blocks(page) if kind == "console" for step in _steps(text)]
 
 
@@ -89,7 +89,7 @@ def _steps(block: str) -> Iterator[Step]:
 
 
 def normalized(line: str) -> str:
-    """Leave out of a line what differs from run to run."""
+    """Return a line with placeholders for the parts that differ from run to run."""
     for pattern, name in _DIFFERS:
         line = re.sub(pattern, name, line)
     return line.strip()
@@ -106,15 +106,15 @@ def agrees(shown: Iterable[str], seen: Iterable[str]) -> bool:
 
 
 class DisagreementError(Exception):
-    """A command printed something else than its page shows."""
+    """The output of a command differs from its page."""
 
 
 @dataclass
 class Session:
-    """A terminal in which a page's commands are run one after the other.
+    """A terminal session that runs a page's commands in order.
 
-    `names` gives the names of the pods that there are, `replaced` texts of this run with what the
-    page has in their place.
+    `names` returns the names of the existing pods. `replaced` maps texts of this run to those on
+    the page.
     """
 
     folder: Path
@@ -130,10 +130,10 @@ class Session:
             (self.folder / name).write_text(_tomorrow(text))
 
     def run(self, step: Step) -> list[str]:
-        """Run a command, and return what it printed.
+        """Run a command, and return its output.
 
-        One that only reads is run again until it prints what the page shows. Raises
-        DisagreementError where it never does.
+        A read-only command is repeated until its output matches the page, for up to `patience`
+        seconds. Raises DisagreementError if the output does not match.
         """
         deadline = time.monotonic() + self.patience
         command = self._present(_tomorrow(step.command))
@@ -164,7 +164,7 @@ class Session:
         return text.splitlines()
 
     def _present(self, command: str) -> str:
-        """Put the names of this run's pods in the place of the page's."""
+        """Return a command with the page's pod names replaced by those of this run."""
         for found in _MADE_UP.finditer(command):
             name, prefix = found[0], found[1]
             if name not in self._known:
@@ -178,5 +178,5 @@ class Session:
 
 
 def _tomorrow(text: str) -> str:
-    """Move a page's times to tomorrow: what it waits for is ahead, and not too far."""
+    """Return a text with its dates set to tomorrow, as times must be in the near future."""
     return _DAY.sub((datetime.now(UTC) + timedelta(days=1)).strftime("%Y-%m-%d"), text)

@@ -1,6 +1,6 @@
-"""Adds the built site to a folder with one site for each version: `python -m docs.versions`.
+"""Add the built site to a folder with one site per version: `python -m docs.versions`.
 
-The theme offers the versions that the folder's versions.json lists.
+The theme offers the versions listed in the folder's versions.json.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""Make what people install: the Helm chart, and the files of a release."""
+"""Build the Helm chart and the files of a release."""

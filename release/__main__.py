@@ -1,4 +1,4 @@
-"""`python -m release VERSION`: make dist/, from what is committed. `make release` calls it."""
+"""`python -m release VERSION`: build dist/ from the last commit. `make release` runs it."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from release.version import VERSION
 ROOT = Path(__file__).resolve().parents[1]
 DIST = ROOT / "dist"
 REPOSITORY = "docker.io/library/holdfast"
-"""The image's name where nothing else is said: that of an image that was imported into nodes."""
+"""The default image name, which is the name of images that are imported into nodes."""
 
 
 @click.command()
@@ -35,10 +35,10 @@ REPOSITORY = "docker.io/library/holdfast"
     "--downloads",
     default="https://holdfast.example.com/releases",
     show_default=True,
-    help="Where the files of releases are, for the krew manifest.",
+    help="Base URL of the release files, for the krew manifest.",
 )
 def main(version: str, repository: str, downloads: str) -> None:
-    """Make the files of a release in dist/."""
+    """Build the files of a release in dist/."""
     if version != VERSION:
         raise click.UsageError(f"the version is {VERSION}: change it in pyproject.toml, and commit")
     try:
@@ -49,7 +49,7 @@ def main(version: str, repository: str, downloads: str) -> None:
     for path in sorted(DIST.iterdir()):
         click.echo(f"{path.stat().st_size:>12,}  dist/{path.name}")
     other = "arm64" if nodes.ARCHITECTURE == "amd64" else "amd64"
-    click.echo(f"The image is for {nodes.ARCHITECTURE}; for {other}, run this on such a machine.")
+    click.echo(f"The image is for {nodes.ARCHITECTURE}; for {other}, run this on {other}.")
 
 
 class Files:
@@ -63,9 +63,12 @@ class Files:
         self._epoch = int(run("git", "log", "-1", "--format=%ct"))
 
     def make(self, downloads: str) -> None:
-        """Make all of them, in place of what was there. Raises ControlPlaneError."""
+        """Build all files, replacing the existing ones.
+
+        Raises ControlPlaneError if there are uncommitted changes, or if a command fails.
+        """
         if run("git", "status", "--porcelain"):
-            raise ControlPlaneError("there are changes that are not committed")
+            raise ControlPlaneError("there are uncommitted changes; commit or stash them first")
         shutil.rmtree(self._dist, ignore_errors=True)
         self._dist.mkdir()
         wheel = self._distributions()
@@ -82,7 +85,7 @@ class Files:
         (self._dist / name).write_bytes(data)
 
     def _distributions(self) -> Path:
-        """Build the sdist from what is committed, and the wheel from the sdist."""
+        """Build the sdist from the last commit, and the wheel from the sdist; return the wheel."""
         with tempfile.TemporaryDirectory() as folder:
             sources = Path(folder) / "sources"
             sources.mkdir()
@@ -108,7 +111,7 @@ class Files:
         return wheel
 
     def image(self) -> str:
-        """Write the image, and return its digest."""
+        """Write the image as an OCI archive, and return its digest."""
         archive = image.build(self._version, self._report)
         reference = f"{self._repository}:{self._version}"
         content, digest = archives.oci(archive, reference, self._epoch)
@@ -121,7 +124,7 @@ class Files:
         self._write(f"holdfast-{self._version}-image-{nodes.ARCHITECTURE}.cdx.json", made)
 
     def install_yaml(self, digest: str) -> None:
-        """Build the manifests with the image by its digest."""
+        """Write the manifests as one file, with the image pinned by digest."""
         chosen = {"name": "holdfast", "newName": self._repository, "digest": digest}
         with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
             content = {"resources": ["../../manifests"], "images": [chosen]}
@@ -131,11 +134,11 @@ class Files:
         self._write("install.yaml", head + made)
 
     def chart(self, digest: str) -> None:
-        """Pack the chart with the image as its default, and have helm look at it."""
+        """Package the chart with this image as its default, and run `helm lint` on it."""
         sources = ROOT / "charts" / "holdfast"
         listed = run("git", "ls-files", "-z", ".", cwd=sources).split("\0")
         files = {f"holdfast/{name}": (sources / name).read_bytes() for name in listed if name}
-        # not as a value, which would win over a tag, and which --reuse-values would keep
+        # not a value: it would override a tag, and --reuse-values would keep it
         annotation = f"annotations:\n  holdfast.dev/image-digest: {digest}\n"
         files["holdfast/Chart.yaml"] += annotation.encode()
         chosen = {"image.repository": self._repository}
@@ -146,7 +149,7 @@ class Files:
         run(helm, "lint", "--strict", str(self._dist / f"holdfast-{self._version}.tgz"))
 
     def _command_line(self, wheel: Path, downloads: str) -> None:
-        """Write the command as one file, also for krew."""
+        """Write the command line as one file, and the archive and manifest for krew."""
         made = pyz.build(wheel)
         self._write("holdfast.pyz", made)
         (self._dist / "holdfast.pyz").chmod(0o755)
@@ -159,7 +162,7 @@ class Files:
         manifest = krew.manifest(self._version, f"{downloads}/{name}", sum_)
         self._write("krew-holdfast.yaml", manifest)
         validator = programs.ensure(self._report, KREW) / "validate-krew-manifest"
-        with tempfile.TemporaryDirectory() as folder:  # krew wants the plugin's name
+        with tempfile.TemporaryDirectory() as folder:  # krew requires the name PLUGIN.yaml
             file = Path(folder) / "holdfast.yaml"
             file.write_text(manifest)
             run(str(validator), "-manifest", str(file), "-skip-install")
@@ -177,7 +180,7 @@ class Files:
 
 
 def notes(changelog: str, version: str) -> str:
-    """Return a version's section of the changelog; before it has one, that of what comes."""
+    """Return a version's section of the changelog; if it has none yet, the Unreleased section."""
     sections: dict[str, str] = dict(
         re.findall(r"(?ms)^## \[([^]]+)\][^\n]*\n(.*?)(?=^## |\Z)", changelog)
     )
@@ -186,7 +189,7 @@ def notes(changelog: str, version: str) -> str:
 
 
 def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
-    """Run a program, and return its output. Raises ControlPlaneError."""
+    """Run a program and return its output. Raises ControlPlaneError if it fails."""
     variables = {**os.environ, **environment}
     done = subprocess.run(
         command, cwd=cwd, env=variables, capture_output=True, text=True, check=False

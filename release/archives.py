@@ -1,4 +1,4 @@
-"""Archives that have the same bytes whenever they are made of the same files."""
+"""Reproducible archives: the same files always yield the same bytes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _OCI = "application/vnd.oci.image"
 
 
 def tar(files: Mapping[str, bytes], epoch: int, executable: frozenset[str] = frozenset()) -> bytes:
-    """Make a tar archive, sorted by name."""
+    """Return a tar archive of these files, sorted by name."""
     out = io.BytesIO()
     with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
@@ -31,12 +31,12 @@ def tar(files: Mapping[str, bytes], epoch: int, executable: frozenset[str] = fro
 
 
 def compressed(content: bytes) -> bytes:
-    """Compress without a time."""
+    """Return gzip-compressed content without a timestamp."""
     return gzip.compress(content, compresslevel=9, mtime=0)
 
 
 def stamped(content: bytes, epoch: int) -> bytes:
-    """Make a .tar.gz again, with its entries sorted, and one time and owner for all."""
+    """Repack a .tar.gz: sort its entries, and set the same time and owner for all."""
     out = io.BytesIO()
     with (
         tarfile.open(fileobj=io.BytesIO(content)) as found,
@@ -51,7 +51,7 @@ def stamped(content: bytes, epoch: int) -> bytes:
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
-    """Make a zip archive, sorted by name."""
+    """Return a zip archive of these files, sorted by name."""
     out = io.BytesIO()
     with zipfile.ZipFile(out, "w") as archive:
         for name in sorted(files):
@@ -62,7 +62,7 @@ def zipped(files: Mapping[str, bytes]) -> bytes:
 
 
 def oci(docker_archive: Path, reference: str, epoch: int) -> tuple[bytes, str]:
-    """Make an OCI archive of a docker archive; return it and the digest of the image."""
+    """Convert a docker archive to an OCI archive; return it and the image's digest."""
     blobs: dict[str, bytes] = {}
 
     def blob(content: bytes, kind: str) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def oci(docker_archive: Path, reference: str, epoch: int) -> tuple[bytes, str]:
 
 
 def member(files: tarfile.TarFile, name: str) -> bytes:
-    """Read a file of an archive, also by a link to it. Raises ControlPlaneError without it."""
+    """Return a file's content, following links. Raises ControlPlaneError if it is not a file."""
     found = files.extractfile(name)
     if found is None:
         raise ControlPlaneError(f"the archive has no file {name}")

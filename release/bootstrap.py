@@ -1,6 +1,6 @@
-"""The start of holdfast.pyz: unpack it once, since Python imports no compiled module from a zip.
+"""Entry point of holdfast.pyz: unpack it once, as Python cannot import compiled modules from a zip.
 
-It runs before anything is unpacked, on any Python, and so imports the standard library alone.
+It runs before anything is unpacked, on any Python, so it may import only the standard library.
 """
 
 import os
@@ -13,8 +13,8 @@ from pathlib import Path
 
 
 def main() -> None:
-    """Unpack what this Python needs, if that has not been done, and run the command."""
-    if sys.version_info < (3, 11):  # noqa: UP036 - nothing has checked that
+    """Unpack the modules for this Python unless they are cached, and run the command."""
+    if sys.version_info < (3, 11):  # noqa: UP036 - nothing has checked the version yet
         sys.exit("holdfast: Python 3.11 or newer is required; run: python3.12 holdfast.pyz")
     archive = Path(sys.argv[0]).resolve()
     with zipfile.ZipFile(archive) as files:
@@ -30,13 +30,13 @@ def main() -> None:
         if not folder.exists():
             _unpack(files, ("site/", f"native/{machine}/abi3/", modules), folder)
     sys.path.insert(0, str(folder))
-    from holdfast.webhook.__main__ import main as command  # noqa: PLC0415 - it was not there before
+    from holdfast.webhook.__main__ import main as command  # noqa: PLC0415 - unpacked just now
 
     command()
 
 
 def native() -> str:
-    """Return where the modules are that are compiled for this Python."""
+    """Return the folder in the archive with the modules compiled for this Python."""
     python = f"cp{sys.version_info[0]}{sys.version_info[1]}"
     return f"native/{sys.platform}-{platform.machine()}/{python}/"
 
@@ -47,7 +47,7 @@ def _cache() -> Path:
 
 
 def _unpack(files: zipfile.ZipFile, prefixes: tuple[str, ...], folder: Path) -> None:
-    """Unpack under another name first, so that a folder that exists is whole."""
+    """Unpack to a temporary folder, then rename it: `folder` is never incomplete."""
     folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     unfinished = Path(tempfile.mkdtemp(dir=folder.parent))
     for name in files.namelist():

@@ -1,8 +1,8 @@
-"""`python -m release.chart`: write the generated files of charts/holdfast, from manifests/.
+"""`python -m release.chart`: generate the files of charts/holdfast from manifests/.
 
-A template is a manifest with edits. An edit whose text the manifest does not have is an error, so
-that a changed manifest cannot be forgotten here. tests/tooling compares what helm renders with what
-kustomize builds.
+A template is a manifest with edits. An edit whose text is missing from the manifest is an error,
+which catches manifests that change without their edits. tests/tooling compares the output of helm
+and kustomize.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ CONFIG_MAP = '{{ include "holdfast.configMap" . }}'
 
 
 class Edit(NamedTuple):
-    """Replace a text, which has to occur so many times."""
+    """Replaces `old` with `new`; `old` must occur exactly `times` times."""
 
     old: str
     new: str
@@ -42,7 +42,7 @@ class Edit(NamedTuple):
 
 
 class Template(NamedTuple):
-    """A template made of a manifest: its edits, and the condition of the whole."""
+    """A template: a manifest, its edits, and a condition for the whole file."""
 
     source: str
     edits: Sequence[Edit] = ()
@@ -50,17 +50,17 @@ class Template(NamedTuple):
 
 
 def only(condition: str, text: str) -> str:
-    """Return lines that are rendered on a condition."""
+    """Return lines that are rendered if `condition` is true."""
     return f"{{{{- if {condition} }}}}\n{text}{{{{- end }}}}\n"
 
 
 def guarded(text: str, condition: str) -> Edit:
-    """Render these lines of a manifest on a condition."""
+    """Return an edit that renders lines of a manifest only if `condition` is true."""
     return Edit(text, only(condition, text))
 
 
 def after(text: str, more: str) -> Edit:
-    """Add lines behind these."""
+    """Return an edit that adds lines after `text`."""
     return Edit(text, text + more)
 
 
@@ -91,7 +91,7 @@ _API_PORTS = """\
 
 
 def _deployment(component: str, memory: str) -> list[Edit]:
-    """Edits that both Deployments share."""
+    """Return the edits that both Deployments share."""
     resources = (
         f"            requests: {{cpu: 50m, memory: {memory}}}\n"
         "            limits: {memory: 512Mi}\n"
@@ -314,7 +314,7 @@ TEMPLATES = {
 
 
 def files() -> Iterator[tuple[Path, str]]:
-    """Give each generated file and its content."""
+    """Yield the path and the content of each generated file."""
     for name, template in TEMPLATES.items():
         yield CHART / "templates" / name, rendered(template)
     yield CHART / "templates" / "rules.yaml", _rules()
@@ -332,7 +332,7 @@ def files() -> Iterator[tuple[Path, str]]:
 
 
 def rendered(template: Template) -> str:
-    """Apply a template's edits. Raises LookupError if the manifest has changed under an edit."""
+    """Return a template after its edits. Raises LookupError if the manifest does not match one."""
     text = _read(template.source)
     for edit in template.edits:
         if text.count(edit.old) != edit.times:
@@ -351,16 +351,16 @@ def _template(text: str, source: str, condition: str) -> str:
 
 
 def _rules() -> str:
-    """Make the alerts, which have templates of Prometheus' own."""
+    """Return the template of the alerts, with Prometheus' own templates escaped."""
     text = re.sub(r"{{(.*?)}}", r'{{ "{{" }}\1{{ "}}" }}', _read("monitoring/rules.yaml"))
     runbooks = "https://holdfast.example.com"
-    assert runbooks in text  # noqa: S101 - an edit, as those above
+    assert runbooks in text  # noqa: S101 - must match, like an Edit
     text = text.replace(runbooks, "{{ $.Values.monitoring.runbooks }}")
     return _template(text, "manifests/monitoring/rules.yaml", ".Values.monitoring.rules")
 
 
 def _policies() -> str:
-    """Make the guard, with the installed namespace, keys and selectors instead of the defaults."""
+    """Return the template of the guard, with the installation's namespace, keys and selectors."""
     profiles = pipelines.load_profiles(pipelines.Setup())
     profiles.selectors = Selectors(*map(_placeholder, _SELECTORS))
     names = builder.InstallationNames("holdfast-system", configuration="CONFIGURATION")
@@ -388,7 +388,7 @@ def _policies() -> str:
 
 
 def _selectors() -> dict[str, str]:
-    """Give the configured selectors as templates, by their placeholders."""
+    """Return templates of the configured selectors, by placeholder."""
     made = {}
     for name in _SELECTORS:
         configured = f'dig "admission" "{name}" "%s" %s .Values.config'

@@ -1,4 +1,4 @@
-"""The manifest by which `kubectl krew` installs the plugin."""
+"""The manifest with which `kubectl krew` installs the plugin."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ them, freezes namespaces, and checks and removes the installation.
 
 
 def manifest(version: str, uri: str, digest: str) -> str:
-    """Write the manifest of one archive for all platforms."""
+    """Return the manifest; all platforms use the same archive."""
     platforms = []
     for name in PLATFORMS:
         system, _, machine = name.partition("-")

@@ -1,4 +1,4 @@
-"""Make holdfast.pyz: the command line as one file, for each Python on each platform."""
+"""Build holdfast.pyz: the command line in one file, for all supported Pythons and platforms."""
 
 from __future__ import annotations
 
@@ -22,28 +22,32 @@ PLATFORMS = {
     "linux-aarch64": ("manylinux_2_34_aarch64", "manylinux_2_28_aarch64", "manylinux2014_aarch64"),
     "darwin-arm64": ("macosx_11_0_arm64", "macosx_12_0_arm64", "macosx_13_0_arm64"),
 }
-"""The name by which the command finds its modules, to pip's names; Linux with glibc 2.34."""
+"""The platforms, as bootstrap.py names them, with pip's tags; Linux requires glibc 2.34."""
 UNUSED = frozenset(
     [
         *("aiohappyeyeballs", "aiohttp", "aiohttp_retry", "aiosignal", "attrs", "frozenlist"),
         *("markdown_it_py", "mdurl", "multidict", "propcache", "pycparser", "pygments", "yarl"),
     ]
 )
-"""Packages that others name and nothing imports."""
+"""Dependencies of other packages that nothing imports."""
 GENERATED = re.compile(r"kubernetes/(aio/|client/(api|models)/(?!__init__\.py))")
-"""Parts of the Kubernetes client that nothing imports: it is loaded without them."""
+"""Parts of the Kubernetes client that nothing imports; it loads without them."""
 _SHEBANG = b"#!/usr/bin/env python3\n"
 
 
 def build(wheel: Path) -> bytes:
-    """Make the file from Holdfast's wheel and the pinned packages."""
+    """Return holdfast.pyz, built from Holdfast's wheel and the pinned packages.
+
+    Raises ControlPlaneError if a download fails, or if two packages contain different versions of a
+    file.
+    """
     files: dict[str, bytes] = {}
     for path in (wheel, *_downloaded()):
         with zipfile.ZipFile(path) as packed:
             for name, place in _placed(path, packed):
                 content = packed.read(name)
                 if files.setdefault(place, content) != content:
-                    raise ControlPlaneError(f"two packages have {place}")
+                    raise ControlPlaneError(f"two packages contain different versions of {place}")
     files["__main__.py"] = (ROOT / "release" / "bootstrap.py").read_bytes()
     parts = (f"{name} {hashlib.sha256(files[name]).hexdigest()}" for name in sorted(files))
     files["DIGEST"] = hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16].encode()
@@ -51,13 +55,13 @@ def build(wheel: Path) -> bytes:
 
 
 def _placed(path: Path, packed: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
-    """Say where each file of a wheel goes: compiled ones are apart for each Python."""
+    """Yield each file of a wheel and its path in the pyz; compiled wheels have one per Python."""
     names = [name for name in packed.namelist() if not name.endswith("/")]
     if path.name.endswith("-none-any.whl"):
         wanted = (name for name in names if not GENERATED.match(name))
         yield from ((name, f"site/{name}") for name in wanted)
         return
-    place = path.parent.name  # PLATFORM/PYTHON, one folder of downloads each
+    place = path.parent.name  # PLATFORM-PYTHON, the folder of this download
     platform, _, python = place.rpartition("-")
     python = "abi3" if "-abi3-" in path.name else f"cp{python.replace('.', '')}"
     for name in names:
@@ -65,7 +69,7 @@ def _placed(path: Path, packed: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
 
 
 def _downloaded() -> Iterator[Path]:
-    """Give the wheels: pure ones once, others for each Python on each platform."""
+    """Yield the wheels: pure ones once, compiled ones for each Python on each platform."""
     pins = ROOT / "requirements.txt"
     parts = [pins.read_bytes(), repr((PYTHONS, PLATFORMS)).encode()]
     target = cache.root() / f"pyz-{cache.digest(parts)}"

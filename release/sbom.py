@@ -1,4 +1,4 @@
-"""The bill of materials: cyclonedx-py lists the Python packages, dpkg's database the rest."""
+"""The image's SBOM: Python packages from cyclonedx-py, Debian packages from dpkg's database."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _DPKG = "var/lib/dpkg/status"
 
 
 def build(docker_archive: Path, version: str, epoch: int) -> bytes:
-    """Describe an image, as CycloneDX JSON."""
+    """Return an image's SBOM as CycloneDX JSON. Raises ControlPlaneError if a command fails."""
     with tempfile.TemporaryDirectory() as folder:
         status = _unpacked(docker_archive, Path(folder))
         found = _python_packages(Path(folder), epoch)
@@ -35,7 +35,7 @@ def build(docker_archive: Path, version: str, epoch: int) -> bytes:
 
 
 def _unpacked(docker_archive: Path, folder: Path) -> str:
-    """Unpack the packages' metadata, and return dpkg's database."""
+    """Unpack the Python packages' metadata to `folder`; return the text of dpkg's database."""
     status = ""
     with tarfile.open(docker_archive) as files:
         (image,) = json.loads(archives.member(files, "manifest.json"))
@@ -54,7 +54,7 @@ def _unpacked(docker_archive: Path, folder: Path) -> str:
 
 
 def _python_packages(folder: Path, epoch: int) -> dict[str, Any]:
-    """Have cyclonedx-py look at an environment that has these packages."""
+    """Return cyclonedx-py's SBOM of an environment that has the unpacked packages."""
     environment = folder / "environment"
     _run([sys.executable, "-m", "venv", "--without-pip", str(environment)])
     (site,) = environment.glob("lib/python*/site-packages")

@@ -1,4 +1,4 @@
-"""The version, which pyproject.toml states and everything else follows."""
+"""The version from pyproject.toml, which all other files use."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The bench's own parts: what is reckoned and shown."""
+"""The calculations of the benchmarks, and the page that shows their results."""
 
 import json
 from dataclasses import asdict
@@ -16,7 +16,7 @@ from holdfast.webhook.model import review as webhook_review
 
 
 def test_ratio_is_the_median_of_the_rounds() -> None:
-    # the second round met a busy machine, on both sides
+    # the machine was busy in the second round, for both sides
     assert stats.median_ratio([1.0, 30.0, 1.2], [2.0, 60.0, 2.0]) == 0.5
 
 

@@ -1,7 +1,7 @@
-"""Every row still runs, in its short form, all on one control plane; times are not looked at.
+"""Every row runs in its short form, all on one control plane; times are not checked.
 
-The one that is left out waits a minute and more for kube-scheduler with the delay plugin in it;
-`make bench-short` has it too.
+The omitted row waits over a minute for kube-scheduler with the delay plugin; `make bench-short`
+includes it.
 """
 
 from collections.abc import Iterator
@@ -42,7 +42,7 @@ KEYS = {
     "scale": {"scale_rss_mb", "scale_cold_start_s", "scale_idle_cpu_percent", "scale_cpu_growth"},
 }
 EXTRA = {"added_latency_called_twice_vs_cel", "added_latency_fixed_answer_vs_cel"}
-"""Figures without a bar, which explain those that have one."""
+"""Figures without a bar, which explain figures that have one."""
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +57,7 @@ def test_row_runs(there: World, name: str) -> None:
     outcome = ROWS[name].measure(there, SHORT, told.append)
 
     assert set(outcome.figures) == KEYS[name]
-    assert told  # it says how far it is
+    assert told  # it reports its progress
     if name == "latency":
         assert outcome.figures["unconcerned_calls"] == 0
     if name == "lateness":

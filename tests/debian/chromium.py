@@ -66,7 +66,7 @@ def chromium() -> Iterator[Tab]:
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:
-    """Wait until it ends, which closing its pipes causes; otherwise kill its process group."""
+    """Wait until it exits, as its pipes are closed; otherwise kill its process group."""
     try:
         process.wait(10)
     except subprocess.TimeoutExpired:
@@ -100,7 +100,7 @@ class Tab:
             self._take(time.monotonic() + PATIENCE)
 
     def evaluate(self, script: str) -> Any:
-        """Return the value of an expression, by the debugger: page scripts are disabled."""
+        """Return the value of an expression; the debugger runs it, as scripts are disabled."""
         answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
         if "exceptionDetails" in answer:
             raise ChromiumError(str(answer["exceptionDetails"]))
@@ -136,7 +136,7 @@ class Tab:
         while b"\0" not in self._rest:
             if not select.select([self._read], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise ChromiumError(
-                    f"no answer in {PATIENCE:.0f} s\n{self._log.read_text()[-2000:]}"
+                    f"no response within {PATIENCE:.0f} s\n{self._log.read_text()[-2000:]}"
                 )
             part = os.read(self._read, 1 << 20)
             if not part:

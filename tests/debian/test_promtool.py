@@ -14,7 +14,7 @@ RULES = Path(__file__).parents[2] / "manifests" / "monitoring" / "rules.yaml"
 
 @pytest.fixture
 def rules(tmp_path: Path) -> Path:
-    """The alerts as the Prometheus operator passes them to Prometheus."""
+    """Return the alerts as the Prometheus operator passes them to Prometheus."""
     path = tmp_path / "rules.yaml"
     path.write_text(yaml.safe_dump(yaml.safe_load(RULES.read_text())["spec"]))
     return path
@@ -49,13 +49,13 @@ def reviews(outcome: str, values: str) -> Series:
 
 
 def decisions(status: str, values: str) -> Series:
-    """The controller counts decisions from 0, before the first failure."""
+    """Return a count of decisions, which the controller starts at 0 before the first failure."""
     labels = f'extension_point="permit",plugin="after",status="{status}"'
     return {f"holdfast_plugin_execution_duration_seconds_count{{{labels}}}": values}
 
 
 def late(in_time: int, total: int) -> Series:
-    """Releases per minute: `in_time` are at most 5 s late, and all are at most 15 s late."""
+    """Return releases per minute: `in_time` are at most 5 s late, and all are at most 15 s late."""
     counts = {"5.0": in_time, "15.0": total, "+Inf": total}
     return {
         f'holdfast_release_lateness_seconds_bucket{{le="{le}"}}': f"0+{count}x60"
@@ -64,7 +64,7 @@ def late(in_time: int, total: int) -> Series:
 
 
 def slow(point: str) -> Series:
-    """All calls at an extension point take between half a second and a second."""
+    """Return calls at an extension point that all take between half a second and a second."""
     metric = "holdfast_framework_extension_point_duration_seconds_bucket"
     counts = {"0.5": 0, "1.0": 6, "+Inf": 6}
     return {
@@ -74,13 +74,13 @@ def slow(point: str) -> Series:
 
 
 def expires(metric: str, days: int) -> Series:
-    """A certificate expires in `days` and five minutes; a pod without one reports 0."""
+    """Return a certificate that expires in `days` and five minutes; a pod without one reports 0."""
     left = f"{days * 86_400 + 300}x60"
     return {f'{metric}{{pod="a"}}': left, f'{metric}{{pod="b"}}': "0x60"}
 
 
 def by_leader(metric: str, leader: str, standby: str) -> Series:
-    """Two controllers report this metric; the first one is the leader."""
+    """Return a metric of two controllers, of which the first one is the leader."""
     return {
         f'{metric}{{pod="a"}}': leader,
         f'{metric}{{pod="b"}}': standby,

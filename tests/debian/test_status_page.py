@@ -20,7 +20,7 @@ from tests.e2e.namespace import Namespace, gates, pod
 
 PICTURES = Path(os.environ.get("HOLDFAST_PICTURES", "build/pictures"))
 MINUTES = (5, 9, 9, 10, 10, 10, 22, 22, 35, 48, 48, 56)
-"""Until the shown pods are released."""
+"""Minutes until each of the shown pods is released."""
 WIDTHS = (320, 768, 1_100)
 """Pixels: phone, tablet and desktop."""
 MAX_BYTES = 200_000
@@ -57,7 +57,7 @@ CONTRASTS = """
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    """A controller with held pods, releases, an overdue pod, and VMs."""
+    """Yield the status page of a controller with held pods, releases, an overdue pod, and VMs."""
     folder = tmp_path_factory.mktemp("status")
     (port,) = free_ports(1)
     with ControlPlane(nodes=3) as plane:
@@ -92,7 +92,7 @@ def tab(url: str) -> Iterator[Tab]:
 
 
 def tree(tab: Tab) -> list[dict[str, Any]]:
-    """Return what a screen reader announces, in order."""
+    """Return the nodes that a screen reader announces, in order."""
     nodes = tab.call("Accessibility.getFullAXTree")["nodes"]
     return [node for node in nodes if not node["ignored"]]
 

@@ -1,7 +1,7 @@
-"""`make fuzz`: fuzz reviews all the time, and the other targets in turn alongside them.
+"""`make fuzz`: fuzz reviews on one core, and the other targets in turn on another.
 
-It takes FUZZ_SECONDS (by default an hour) on two cores. Inputs that made a target fail are in
-`build/fuzz/found`. The smallest inputs with the most coverage are in `tests/fuzz/corpus`. After an
+It runs for FUZZ_SECONDS (an hour by default). Inputs that made a target fail are saved in
+`build/fuzz/found`, and the smallest inputs with the most coverage in `tests/fuzz/corpus`. After an
 interruption, the next run continues with the inputs in `build/fuzz/corpus`.
 """
 
@@ -39,16 +39,16 @@ LANES: tuple[dict[str, float], ...] = (
         "objects": 0.02,
     },
 )
-"""The lanes, one core each; of a lane's time, by how much there is to find."""
+"""The lanes, with one core each; targets with more to find get a larger share of the time."""
 LONGEST = {"reviews": 1 << 18, "configuration": 1 << 14, "kubeconfig": 1 << 14, "requests": 1 << 14}
-"""Bytes of the longest input of a target. An object's annotations have at most 256 KiB; what is
-longer, up to the limit of a body, tests/unit/test_hostile_reviews.py sends."""
+"""Maximum input size of a target, in bytes. An object's annotations have at most 256 KiB;
+tests/unit/test_hostile_reviews.py sends larger bodies, up to the limit."""
 LONGEST_VALUE = 1 << 13
-"""Bytes of the longest value, of the other targets."""
+"""Maximum input size of the other targets, in bytes."""
 LIMITS = ("-timeout=10", "-rss_limit_mb=1024", "-len_control=0", "-print_final_stats=1")
-"""Seconds and MiB in which each input has to be done; and none has to be short at first."""
+"""Limits of time (s) and memory (MiB) for each input; inputs need not start short."""
 MOST_FAILURES = 10
-"""How often a target begins again after a failure; the next is often the same."""
+"""Failures after which a target is not restarted; further ones are often the same."""
 _stopping = threading.Event()
 _running: set[subprocess.Popen[bytes]] = set()
 _RUNS = re.compile(r"stat::number_of_executed_units:\s+(\d+)")
@@ -57,7 +57,7 @@ _COVERED = re.compile(r"cov: (\d+)")
 
 @dataclass
 class Outcome:
-    """How it went with one target."""
+    """The result of fuzzing one target."""
 
     target: str
     seconds: float = 0.0
@@ -73,7 +73,7 @@ def main() -> int:
         lanes = [pool.submit(fuzz_in_turn, lane, seconds) for lane in LANES]
         try:
             outcomes = [outcome for lane in lanes for outcome in lane.result()]
-        except BaseException:  # Ctrl-C as well
+        except BaseException:  # including Ctrl-C
             stop()
             raise
     report = json.dumps([asdict(outcome) for outcome in outcomes], indent=2)
@@ -85,7 +85,7 @@ def main() -> int:
             f"{one.kept:8}{one.failures:10}"
         )
     failed = any(one.failures for one in outcomes)
-    print(f"what failed is in {WORK / 'found'}" if failed else "nothing failed")
+    print(f"failing inputs are in {WORK / 'found'}" if failed else "no failures")
     return int(failed)
 
 
@@ -94,9 +94,10 @@ def fuzz_in_turn(shares: Mapping[str, float], seconds: float) -> list[Outcome]:
 
 
 def fuzz(target: str, seconds: float) -> Outcome:
-    """Fuzz a target for so long, and write its corpus again, minimised.
+    """Fuzz a target for `seconds`, then write its minimised corpus.
 
-    It begins with what a run that was cut short has left, too.
+    It also starts from the inputs of an interrupted run. Raises SystemExit if it is stopped, or if
+    no coverage is measured.
     """
     folder, found = WORK / "corpus" / target, WORK / "found"
     folder.mkdir(parents=True, exist_ok=True)
@@ -112,10 +113,10 @@ def fuzz(target: str, seconds: float) -> Outcome:
         outcome.edges = max([outcome.edges, *map(int, _COVERED.findall(said))])
         outcome.failures += ended != 0
         if _stopping.is_set():
-            raise SystemExit(f"{target}: stopped; the next run goes on with what it has found")
+            raise SystemExit(f"{target}: stopped; the next run continues with its inputs")
     outcome.seconds = time.monotonic() - began
     if not outcome.edges:
-        raise SystemExit(f"{target}: no coverage was measured: see INSTRUMENTED in drive.py")
+        raise SystemExit(f"{target}: no coverage was measured; check INSTRUMENTED in drive.py")
     least = WORK / "least" / target
     shutil.rmtree(least, ignore_errors=True)
     least.mkdir(parents=True)
@@ -128,11 +129,11 @@ def fuzz(target: str, seconds: float) -> Outcome:
 
 
 def drive(target: str, *arguments: str) -> tuple[int, str]:
-    """Run a fuzzer's process; its exit status, and what it said, which is also in its log."""
+    """Run a fuzzer process; return its exit status and its output, which is also in its log."""
     command = [sys.executable, "-m", "tests.fuzz.drive", target, *arguments]
     log = WORK / f"{target}.log"
     with log.open("wb") as file:
-        # apart from the terminal: Ctrl-C would count as a failure of the input at work
+        # in a new session: Ctrl-C would count as a failure of the current input
         process = subprocess.Popen(
             command, cwd=ROOT, stdout=file, stderr=file, start_new_session=True
         )
@@ -145,7 +146,7 @@ def drive(target: str, *arguments: str) -> tuple[int, str]:
 
 
 def stop() -> None:
-    """End the fuzzers' processes, and begin no other."""
+    """Terminate all fuzzer processes, and prevent new ones."""
     _stopping.set()
     for process in list(_running):
         process.terminate()

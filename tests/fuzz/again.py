@@ -1,8 +1,8 @@
-"""Everything that was kept of a target, once more: `python -m tests.fuzz.again TARGET`.
+"""Replay the seeds and the corpus of a target: `python -m tests.fuzz.again TARGET`.
 
-In its own process: the audit hook of `tests.fuzz.targets.no_deeds` stays permanently, and alongside
-one that is written in Python, threads that begin under a trace function, as coverage's, can fail:
-Python 3.11 lets one of them in while another's is being installed.
+It needs a separate process: the audit hook of `tests.fuzz.targets.no_deeds` cannot be removed. With
+an audit hook in Python, threads that start under a trace function, such as coverage's, can fail:
+Python 3.11 may run one thread while it installs the trace function of another.
 """
 
 import sys
@@ -18,7 +18,7 @@ def main() -> None:
         try:
             TARGETS[target](content)
         except Exception as exc:
-            raise AssertionError(f"{target} fails of {content!r}") from exc
+            raise AssertionError(f"{target} fails on {content!r}") from exc
 
 
 if __name__ == "__main__":

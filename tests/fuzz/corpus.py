@@ -1,4 +1,4 @@
-"""The corpus of each target: one file, of an input a line, as the JSON of its bytes in Latin-1."""
+"""The corpus of each target: a file with one input per line, as a JSON string in Latin-1."""
 
 import hashlib
 import json
@@ -9,14 +9,14 @@ FOLDER = Path(__file__).resolve().parent / "corpus"
 
 
 def read(target: str) -> list[bytes]:
-    """Give the inputs of a target; none where there is no file yet."""
+    """Return the inputs of a target; empty if it has no file yet."""
     file = FOLDER / f"{target}.jsonl"
     lines = file.read_text("ascii").splitlines() if file.exists() else []
     return [json.loads(line).encode("latin-1") for line in lines]
 
 
 def write(target: str, folder: Path) -> int:
-    """Write a folder's files as the corpus of a target, the shortest first, and count them."""
+    """Write a folder's files as the corpus of a target, shortest first; return their number."""
     inputs = sorted(
         (file.read_bytes() for file in folder.iterdir()), key=lambda one: (len(one), one)
     )
@@ -27,7 +27,7 @@ def write(target: str, folder: Path) -> int:
 
 
 def unpack(inputs: Iterable[bytes], folder: Path) -> None:
-    """Write each input into its own file, named by its hash, as libFuzzer does."""
+    """Write each input to a file named by its hash, as libFuzzer does."""
     for content in inputs:
         name = hashlib.sha1(content, usedforsecurity=False).hexdigest()
         (folder / name).write_bytes(content)

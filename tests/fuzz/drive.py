@@ -1,12 +1,12 @@
-"""One fuzzer's process: `python -m tests.fuzz.drive TARGET`, and then libFuzzer's own arguments."""
+"""A fuzzer process: `python -m tests.fuzz.drive TARGET`, followed by arguments for libFuzzer."""
 
 import importlib
 import sys
 
-import atheris  # type: ignore[import-untyped] # in no pinned set but its own; see scripts/fuzz
+import atheris  # type: ignore[import-untyped] # pinned separately; see scripts/fuzz
 
 JSON = {"reviews", "configuration", "kubeconfig"}
-"""Targets whose input is JSON at first; bytes alone are tried as well, and YAML found by them."""
+"""Targets that start with JSON; mutations of bytes are tried as well, which find YAML."""
 INSTRUMENTED = ["holdfast.webhook", "yaml", "kubernetes.config"]
 
 
@@ -20,7 +20,7 @@ def main() -> None:
     def mutate(data: bytes, most: int, seed: int) -> bytes:
         return bytes(mutations.mutate_json(data, most, seed, atheris.Mutate))
 
-    # a merge starts itself again, by a shell, under this name
+    # a merge restarts itself in a shell, with this command
     again = f"{sys.executable} -m tests.fuzz.drive {name}"
     options = {"custom_mutator": mutate} if name in JSON else {}
     atheris.Setup([again, *sys.argv[2:]], targets.TARGETS[name], **options)

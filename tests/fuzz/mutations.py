@@ -1,4 +1,4 @@
-"""Mutations of JSON that keep it JSON: most bytes of a review are punctuation, and break it."""
+"""Mutations that keep JSON valid; changing the bytes of a review mostly breaks its syntax."""
 
 import copy
 import json
@@ -19,12 +19,12 @@ from tests.support.hostile import EVIL
 from tests.support.mistakes import places
 
 Mutate = Callable[[bytes, int], bytes]
-"""The fuzzer's own mutation of some bytes, to at most so many."""
+"""The fuzzer's mutation of some bytes, and the maximum size of the result."""
 
 BYTES_ALONE = 0.2
-"""The share of mutations that are of bytes, and may break the JSON."""
+"""The share of mutations that change bytes and may break the JSON."""
 LENGTHENED = 0.05
-"""The share of changes that make a text or a list longer, up to all that an input may have."""
+"""The share of changes that lengthen a string or a list, up to the maximum input size."""
 WORDS: tuple[str, ...] = (
     *(row.value for row in (*DELAYS, *INSTANTS) if len(row.value) < 100),
     *("CREATE", "UPDATE", "Pod", "Deployment", "CronJob", "VirtualMachine", "apps", "batch"),
@@ -71,7 +71,11 @@ ODD: tuple[Any, ...] = (None, True, False, 0, -1, 1.5, 2**63, 2**64, [], {}, [No
 
 
 def mutate_json(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
-    """Change one to three places of a JSON document; bytes, where it is none or gets too long."""
+    """Return a JSON document with one to three changes.
+
+    Mutates bytes instead with a probability of `BYTES_ALONE`, and if the data is not JSON or the
+    result is too long.
+    """
     chance = random.Random(seed)
     if chance.random() < BYTES_ALONE:
         return mutate(data, most)
@@ -108,9 +112,9 @@ def _change(document: Any, chance: random.Random, mutate: Mutate, most: int) -> 
 
 
 def _longer(value: Any, chance: random.Random, most: int) -> Any:
-    """Repeat a text or a list, up to all that an input may have.
+    """Return a string or a list repeated, up to the maximum input size.
 
-    A list's items are copied: one that stands in many places would be lengthened in all of them.
+    The items of a list are copied: a shared item would be lengthened in all places at once.
     """
     if not value or not isinstance(value, str | list):
         return value

@@ -1,4 +1,4 @@
-"""Seeds of each fuzzer in addition to the corpus: tables and builders of the other tests."""
+"""Seeds of each target in addition to the corpus, from tables and builders of other tests."""
 
 import json
 from collections.abc import Callable
@@ -18,7 +18,7 @@ from tests.support.vm_builders import VM_UID, make_launcher
 from tests.support.window_values import WINDOWS
 
 SHORT = 100
-"""Bytes of a value that is worth to begin with; the tables have some of megabytes."""
+"""Values with fewer bytes are used as seeds; some values in the tables have megabytes."""
 
 
 def seeds(target: str) -> list[bytes]:

@@ -1,7 +1,7 @@
-"""The fuzz targets: functions of bytes, which fail where a property does not hold.
+"""The fuzz targets: functions that take bytes and fail if a property does not hold.
 
-No hypothesis, no pytest and no fuzzer in here: `make fuzz` calls these millions of times, and
-`tests/tooling/test_fuzz_corpus.py` once with each file that was kept.
+They use neither hypothesis nor pytest nor the fuzzer: `make fuzz` calls them millions of times, and
+`tests/tooling/test_fuzz_corpus.py` once with each seed and each input in the corpus.
 """
 
 import itertools
@@ -54,18 +54,18 @@ FORBIDDEN = frozenset({"subprocess.Popen", "os.system", "os.exec", "os.posix_spa
 """Audit events that no input may cause: a kubeconfig can name programs to run."""
 MESSAGE_LIMIT, VALUE_MESSAGE_LIMIT = 2_000, 250
 LONGEST = MAX_INT64 // 10**6
-"""Milliseconds of the longest Go duration; whole seconds can be written that come to more."""
+"""The longest Go duration in milliseconds; delays in whole seconds can be longer."""
 DST_MS = durations.parse_instant("2026-10-25T00:30:00Z")
-"""Shortly before the clocks of Europe go back."""
+"""Shortly before daylight saving time ends in Europe."""
 WAITED = targets.by_name(targets.BUILT_IN.values())
-EPOCH_DAY = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - a day is counted, no time
+EPOCH_DAY = datetime(1970, 1, 1).toordinal()  # noqa: DTZ001 - only the day counts
 _apart = False
 
 
 def reviews(content: bytes) -> None:
-    """Send a body to both endpoints: a valid answer or a clean 400, and patches that apply.
+    """Check that both endpoints return a valid response or a clean 400, and that patches apply.
 
-    The field `vm`, alongside the request, has the annotations of the only VM.
+    The field `vm`, alongside `request`, contains the annotations of the only VM.
     """
     review = _read(content)
     annotations = review.get("vm") if isinstance(review, dict) else None
@@ -78,9 +78,9 @@ def reviews(content: bytes) -> None:
 
 
 def configuration(content: bytes) -> None:
-    """Start with a configuration file: all that is made of it, or one line that says what is wrong.
+    """Check that a configuration file is accepted, or rejected with a message of one line.
 
-    An accepted file is accepted again, and yields policies and webhooks.
+    An accepted file is accepted again with the same digest, and yields policies.
     """
     try:
         profiles = _profiles(content)
@@ -95,7 +95,7 @@ def configuration(content: bytes) -> None:
 
 
 def kubeconfig(content: bytes) -> None:
-    """Connect with a kubeconfig: a connection, or one line that says what is wrong."""
+    """Check that a kubeconfig is accepted, or rejected with a message of one line."""
     file = _folder() / "config"
     with no_deeds():
         told = kubeconfigs.complaint(file, content)
@@ -105,16 +105,17 @@ def kubeconfig(content: bytes) -> None:
 
 
 def requests(content: bytes) -> None:
-    """Send bytes over a connection, in pieces that the first bytes say: a request, or a clean 4xx.
+    """Check that bytes on a connection yield a request or a clean 4xx.
 
-    Each review that is read is the one that gunicorn's parser reads.
+    The first three bytes are the offsets at which the rest is cut into pieces. Each review must
+    equal the one that gunicorn's parser reads.
     """
     cuts, whole = list(content[:3]), content[3:]
     parsing.check(parsing.cut(whole, cuts))
 
 
 def delays(content: bytes) -> None:
-    """Read a delay as the oracle does: rounded up, never down."""
+    """Check that a delay equals that of the oracle: rounded up, never down."""
     text = content.decode(errors="replace")
     try:
         exact, rounded = oracle_delay(text)
@@ -129,7 +130,7 @@ def delays(content: bytes) -> None:
 
 
 def instants(content: bytes) -> None:
-    """Read a time as Python's own calendar does, where that has one so fine; never rounded down."""
+    """Check that a time equals that of `datetime`, if in its range, and is never rounded down."""
     text = content.decode(errors="replace")
     try:
         milliseconds = durations.parse_instant(text)
@@ -149,7 +150,7 @@ def instants(content: bytes) -> None:
 
 
 def hints(content: bytes) -> None:
-    """Read what holds a pod from its annotation, as the controller does; it is anybody's text."""
+    """Check that the controller can read the annotation of a held pod, which can be any text."""
     text = content.decode(errors="replace")
     keys = ("delay", "x")
     for texts in (
@@ -171,7 +172,7 @@ def hints(content: bytes) -> None:
 
 
 def windows(content: bytes) -> None:
-    """Read time windows, and look for the next opening and closing."""
+    """Check when time windows open and close next."""
     text = content.decode(errors="replace")
     try:
         found = calendar.parse(text)
@@ -192,7 +193,7 @@ def windows(content: bytes) -> None:
 
 
 def paces(content: bytes) -> None:
-    """Read a pace: its limits are within the bounds, and their text has the same meaning."""
+    """Check that the limits of a pace are within bounds, and that their text parses to the same."""
     text = content.decode(errors="replace")
     try:
         limits = pace.parse(text)
@@ -208,7 +209,7 @@ def paces(content: bytes) -> None:
 
 
 def waits(content: bytes) -> None:
-    """Read the objects that a pod waits for: few, valid names, and the same when written again."""
+    """Check that objects to wait for are limited in number, validly named, and round-trip."""
     text = content.decode(errors="replace")
     try:
         found = targets.parse(text, WAITED)
@@ -222,7 +223,7 @@ def waits(content: bytes) -> None:
 
 
 def freezes(content: bytes) -> None:
-    """Read a freeze: it has a reason that can be shown, and one with an unreadable end lasts."""
+    """Check that a freeze has a printable reason, and never ends if its end is invalid."""
     reason, _, until = content.decode(errors="replace").partition("\n")
     notes = {FREEZE: reason, FREEZE_UNTIL: until}
     found = read_freeze(ApiObject(Metadata(name="shop", annotations=notes)))
@@ -233,7 +234,7 @@ def freezes(content: bytes) -> None:
 
 
 def objects(content: bytes) -> None:
-    """Read an object with a field that is nested more deeply than the decoder goes."""
+    """Check that an object is read despite a field that is nested too deeply for the decoder."""
     start, end = b'{"metadata":{"name":"p","x":' + b'{"a":' * 1_000, b"}" * 1_000 + b"}}"
     try:
         msgspec.json.decode(content, type=msgspec.Raw)
@@ -265,11 +266,11 @@ KNOWN = plugins.registry([])
 
 @contextmanager
 def no_deeds() -> Iterator[None]:
-    """Let nothing within start a program or open a connection: it fails with PermissionError."""
-    global _apart  # noqa: PLW0603 - an audit hook is for the whole process, and for ever
+    """Prevent the block from starting programs or connecting: attempts raise PermissionError."""
+    global _apart  # noqa: PLW0603 - an audit hook is process-wide and permanent
     _watch()
     _apart = True
-    logging.disable()  # the client logs what it cannot read, alongside raising it
+    logging.disable()  # the client logs parse errors in addition to raising them
     try:
         yield
     finally:
@@ -299,7 +300,7 @@ def _read(content: bytes) -> Any:
 
 
 def _is_whole(review: Any) -> bool:
-    """Return whether a patch can apply: the API server leaves out neither of a pod's two halves."""
+    """Return whether a patch can apply: the API server always sends `metadata` and `spec`."""
     try:
         return all(isinstance(review["request"]["object"][x], dict) for x in ("metadata", "spec"))
     except (TypeError, KeyError):
@@ -311,7 +312,7 @@ def _profiles(content: bytes) -> Profiles:
 
 
 def _refused(parse: Callable[[str], object], text: str) -> None:
-    """Check that a value is refused, and in which words."""
+    """Check that a value is rejected with a short, printable message."""
     try:
         parse(text)
     except InvalidValueError as exc:

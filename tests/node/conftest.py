@@ -39,7 +39,7 @@ def pytest_runtest_makereport(
 
 @pytest.fixture(scope="session")
 def node() -> Iterator[Node]:
-    """A real node, and a fake one for pods that need not run."""
+    """Yield a real node, next to a fake one for pods that need not run."""
     with ControlPlane(nodes=1, address=node_plan.GATEWAY, audit=True) as plane, Node(plane) as node:
         plane.kubectl("taint", "node", "node-1", "pretended=yes:NoSchedule")
         for tag in TAGS:
@@ -49,7 +49,7 @@ def node() -> Iterator[Node]:
 
 @pytest.fixture(scope="session")
 def plane(node: Node) -> ControlPlane:
-    """The control plane of the real node."""
+    """Return the control plane of the real node."""
     return node.plane
 
 

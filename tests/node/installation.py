@@ -1,4 +1,4 @@
-"""Holdfast installed from the shipped manifests, its pods, and what tests do to them."""
+"""Holdfast installed from the shipped manifests, and helpers to inspect and disrupt it."""
 
 import json
 import os
@@ -37,7 +37,7 @@ class Installation:
     folder: Path
     """The folder for the tests' kustomizations."""
     before: set[str] = field(default_factory=set)
-    """All objects that were in the cluster before."""
+    """All objects in the cluster before the installation."""
 
     def install(self) -> None:
         """Install as documented: apply, and wait until the API server calls Holdfast."""
@@ -66,15 +66,15 @@ class Installation:
         ns.eventually(ns.holds_pods)
 
     def rolled_out(self, name: str) -> None:
-        """Wait until a Deployment has its replicas, all of the newest template."""
+        """Wait until all replicas of a Deployment run its newest template."""
         self.kubectl("rollout", "status", f"deployment/{name}", f"--timeout={_PATIENCE}")
 
     def version(self, tag: str) -> Path:
-        """Make a kustomization that sets the version."""
+        """Write a kustomization that sets the version, and return its folder."""
         return self._kustomization(f"version-{tag}", images=[{"name": "holdfast", "newTag": tag}])
 
     def with_components(self, *names: str, configuration: str | None = None) -> Path:
-        """Make a kustomization with components, and optionally a configuration."""
+        """Write a kustomization with components and an optional configuration."""
         content: dict[str, Any] = {
             "components": [os.path.relpath(MANIFESTS / name, self.folder / "x") for name in names]
         }
@@ -87,7 +87,7 @@ class Installation:
         return folder
 
     def patched(self, name: str, patches: Sequence[Object]) -> Path:
-        """Make a kustomization that patches the shipped manifests."""
+        """Write a kustomization that patches the shipped manifests, and return its folder."""
         return self._kustomization(name, patches=patches)
 
     def _kustomization(self, name: str, **content: Any) -> Path:
@@ -126,7 +126,7 @@ class Installation:
         return {shown(address) for address in self.replicas()}
 
     def rights(self, account: str) -> list[str]:
-        """List what a ServiceAccount may do in Holdfast's namespace."""
+        """Return the permissions of a ServiceAccount in Holdfast's namespace."""
         named = f"system:serviceaccount:{NAMESPACE}:{account}"
         listed = self.kubectl("auth", "can-i", "--list", "--no-headers", "--as", named)
         return [line for line in rights_in(listed) if not line.startswith("[")]
@@ -154,7 +154,7 @@ def variables(deployment: Object) -> dict[str, str]:
 
 
 def processes(pod: Object) -> Iterator[Path]:
-    """Find the processes of a pod's containers, in /proc."""
+    """Yield the folders in /proc of the processes in a pod's containers."""
     uid = pod["metadata"]["uid"]
     for process in Path("/proc").glob("[0-9]*"):
         try:

@@ -46,9 +46,9 @@ profiles:
 RESTARTS = 5
 MAX_ERROR_SECONDS = 5.0
 REPAIR = 30.0
-"""Seconds until a damaged Secret has to be repaired."""
+"""Seconds within which a damaged Secret must be repaired."""
 FOLLOW = 150.0
-"""Seconds until every replica has to serve the Secret's certificate: mounts lag."""
+"""Seconds within which every replica must serve the Secret's certificate; mounts lag."""
 
 
 def expected_rights(name: str) -> list[str]:
@@ -145,7 +145,7 @@ def test_reapplying_the_manifests_changes_nothing(
     plane: ControlPlane, installation: Installation
 ) -> None:
     before = installation.generations()
-    plane.kubectl("diff", "-k", str(MANIFESTS))  # fails where anything differs
+    plane.kubectl("diff", "-k", str(MANIFESTS))  # fails if anything differs
     installation.apply()
     assert installation.generations() == before
 
@@ -224,7 +224,7 @@ def test_lost_certificate_is_replaced_under_load(ns: Namespace, installation: In
         installation.kubectl("delete", "secret", LEAF)
         ns.eventually(lambda: kept() not in {"", before}, 120.0)
         await_repair(ns, installation)
-        time.sleep(3.0)  # with the new version in use
+        time.sleep(3.0)  # continue the load with the new certificate
     assert (load.failures, load.ungated) == ([], [])
 
 
@@ -235,7 +235,7 @@ def test_corrupt_pair_is_replaced_while_the_last_good_one_is_served(
     good = installation.served()
     failed = {address: reload_failures(address) for address in installation.replicas()}
     with creating(ns) as load:
-        # so that the damaged Secret reaches the replicas
+        # otherwise the controller repairs the Secret before replicas see it
         installation.scale("holdfast-controller", 0)
         mismatch(installation)
         ns.eventually(

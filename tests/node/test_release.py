@@ -61,7 +61,7 @@ class Release:
 
 
 def refusal(plane: ControlPlane) -> str:
-    """Return why the controller's account may not label a pod."""
+    """Return the error when the controller's account labels a pod; empty if it is allowed."""
     user = f"system:serviceaccount:{ELSEWHERE}:holdfast-controller"
     selected = ("-l", "app.kubernetes.io/component=controller", "x=y", "--dry-run=server")
     try:
@@ -73,7 +73,7 @@ def refusal(plane: ControlPlane) -> str:
 
 @pytest.fixture(scope="module")
 def dist(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The files of a release; its image is loaded on the node by digest."""
+    """Return the folder of a release's files; its image is loaded on the node by digest."""
     folder = tmp_path_factory.mktemp("dist")
     files = Files(TAGS[0], REPOSITORY, PlainReport(sys.stderr), folder)
     digest = files.image()

@@ -53,7 +53,7 @@ def kernel() -> Iterator[None]:
 
 
 def leftovers(name: str) -> list[str]:
-    """Return what remains of the sandbox of that name: folders, control groups, processes."""
+    """Return the leftover folders, control groups and processes of a sandbox."""
     found = [
         str(Path(folder) / name)
         for folder, folders, _ in os.walk("/sys/fs/cgroup")  # folders may disappear during the walk

@@ -1,4 +1,4 @@
-"""Plays the process of a lane: each row passes at once, but that of a name has the process end."""
+"""A fake lane process: every row passes at once, except the one at which the process exits."""
 
 import json
 import os
@@ -10,7 +10,7 @@ from tests.faults.table import FAULTS
 from tests.faults.worker import END, READY
 
 ENDS_AT = "LANE_WORKER_ENDS_AT"
-"""Names the row at which it ends, or READY: before it is ready."""
+"""Environment variable with the row at which it exits, or READY to exit before it is ready."""
 
 if __name__ == "__main__":
     ends_at = os.environ.get(ENDS_AT, "")

@@ -46,7 +46,7 @@ def by_name(one: Object) -> str:
 
 
 def comparable(objects: list[Object]) -> dict[str, Any]:
-    """Leave out the intended differences; see `test_chart_equals_kustomize`."""
+    """Return objects by name, without intended differences; see `test_chart_equals_kustomize`."""
     found = {}
     for one in json.loads(json.dumps(objects)):
         kind, name = one["kind"], one["metadata"]["name"]
@@ -109,7 +109,7 @@ SETTINGS = [
 def test_chart_equals_kustomize(
     values: Object, components: list[str], content: Object, tmp_path: Path
 ) -> None:
-    """Except the Namespace, which helm creates, and the ConfigMap's hash and annotation."""
+    """Only the Namespace, which helm creates, and the ConfigMap's hash and annotation differ."""
     from_kustomize = comparable(built(tmp_path, components, **content))
     from_helm = comparable(rendered(tmp_path, values, "holdfast-system"))
     assert from_helm.keys() == from_kustomize.keys()
@@ -119,7 +119,7 @@ def test_chart_equals_kustomize(
 
 @pytest.mark.parametrize("components", [[], ["kubevirt", "high-availability"]])
 def test_chart_equals_kustomize_in_another_namespace(components: list[str], tmp_path: Path) -> None:
-    """Except the guard, which `holdfast policies` generates."""
+    """Only the guard differs, which `holdfast policies` generates."""
     moved = comparable(built(tmp_path, components, namespace="elsewhere"))
     values = {"kubevirt": {"enabled": bool(components)}, "highAvailability": bool(components)}
     from_helm = comparable(rendered(tmp_path, values, "elsewhere"))

@@ -1,4 +1,4 @@
-"""Every break replaces something that exists; otherwise it would go unnoticed."""
+"""Every break replaces an existing function; a break without effect would go unnoticed."""
 
 import subprocess
 import sys

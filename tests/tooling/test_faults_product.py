@@ -1,4 +1,4 @@
-"""Runs of the faults on the same product can be identified."""
+"""Fault runs of the same product version can be identified."""
 
 import subprocess
 from pathlib import Path

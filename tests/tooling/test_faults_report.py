@@ -1,4 +1,4 @@
-"""Results of a run of the faults are kept apart from those of other runs."""
+"""Results of a fault run are kept separate from those of other runs."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""The verdict on a row excludes what an outage caused."""
+"""The verdict on a row excludes the effects of outages."""
 
 import pytest
 

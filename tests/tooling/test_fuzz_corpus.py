@@ -25,7 +25,7 @@ run()
 
 
 def python(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """Run Python in its own process; `tests.fuzz.again` says why."""
+    """Run Python in a separate process; `tests.fuzz.again` explains why."""
     command = [sys.executable, *arguments]
     return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
 

@@ -1,4 +1,4 @@
-"""The phrases of `make prose` catch text that reads as translated, and pass its plain version."""
+"""The rules of `make prose` report text that reads as translated, and accept plain English."""
 
 import re
 from pathlib import Path
@@ -13,7 +13,7 @@ CASES = yaml.safe_load(Path(__file__).with_name("prose_cases.yaml").read_text("u
 
 
 def findings(text: str) -> list[str]:
-    """Search as vale does: phrases in either case, clauses as they are written."""
+    """Return the matches that vale would report: phrases ignore case, clauses do not."""
     phrases = [phrase for phrase in PHRASES if re.search(phrase, text, re.IGNORECASE)]
     return phrases + [clause for clause in CLAUSES if re.search(clause, text)]
 
