@@ -1,1 +1,1 @@
-"""Certificates: issuing them here, keeping them fresh in the cluster."""
+"""Certificates: issuing them, and deciding when to renew and rotate them."""

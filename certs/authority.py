@@ -1,6 +1,6 @@
 """A small certificate authority: keys, a CA, and the certificates it issues.
 
-Pure: the caller passes the time, and gets bytes. Keys are P-256 and serial numbers random (RFC
+Pure: the caller passes the time and gets bytes. Keys are P-256, and serial numbers are random (RFC
 5280, 4.1.2.2). Certificates are backdated by an hour for peers whose clocks are behind.
 """
 
@@ -24,14 +24,14 @@ Extension = TypeVar("Extension", bound=x509.ExtensionType)
 CA_LIFETIME = timedelta(days=365)
 LEAF_LIFETIME = timedelta(days=30)
 BACKDATED = timedelta(hours=1)
-"""How long before its issue a certificate becomes valid, for clocks that are behind."""
+"""How far certificates are backdated, for peers whose clocks are behind."""
 
 LARGEST = 1 << 16
-"""Bytes of a PEM text that are read. A bundle of ours has one to three CAs of 1 KiB."""
+"""Maximum bytes of a PEM text. Holdfast's bundles have one to three CAs of 1 KiB."""
 MOST = 32
-"""Certificates of a PEM text that are read."""
+"""Maximum certificates read from a PEM text."""
 LARGEST_KEY = 1 << 10
-"""Bytes of a private key (PEM) that are read; one of P-521 has 400."""
+"""Maximum bytes of a private key (PEM); a P-521 key has 400."""
 
 _BEGIN, _END = b"-----BEGIN CERTIFICATE-----", b"-----END CERTIFICATE-----"
 _USAGE_OIDS = {"SERVER": ExtendedKeyUsageOID.SERVER_AUTH, "CLIENT": ExtendedKeyUsageOID.CLIENT_AUTH}
@@ -59,9 +59,9 @@ def new_ca(
     lifetime: timedelta = CA_LIFETIME,
     dns_names: Sequence[str] = (),
 ) -> KeyPair:
-    """Create a self-signed CA that can sign leaves only.
+    """Create a self-signed CA that can only sign leaf certificates.
 
-    With `dns_names` it can only sign certificates of servers with these names (RFC 5280, 4.2.1.10).
+    With `dns_names`, it can only sign server certificates for these names (RFC 5280, 4.2.1.10).
     """
     key = ec.generate_private_key(ec.SECP256R1())
     name = _name(common_name)
@@ -127,7 +127,7 @@ def issued_by(certificate: bytes, bundle: bytes) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Certificate:
-    """The parts of a certificate that matter; `pem` is the certificate alone."""
+    """A parsed certificate; `pem` contains this certificate only."""
 
     pem: bytes
     fingerprint: str
@@ -138,15 +138,15 @@ class Certificate:
 
     @property
     def issued_at(self) -> datetime:
-        """When it was issued, if it is one of ours."""
+        """The time of issue, if Holdfast issued the certificate."""
         return self.not_before + BACKDATED
 
     def valid_at(self, now: datetime) -> bool:
-        """Return whether it is valid at this time."""
+        """Return whether the certificate is valid at this time."""
         return self.not_before <= now < self.not_after
 
     def remaining_share(self, now: datetime) -> float:
-        """Return the share of its lifetime, counted from its issue, that is left."""
+        """Return the share of the certificate's lifetime, counted from its issue, that is left."""
         lifetime = self.not_after - self.issued_at
         return (self.not_after - now) / lifetime if lifetime else 0.0
 
@@ -162,7 +162,7 @@ def read_der(der: bytes) -> Certificate:
 
 
 def read_all(pem: bytes) -> list[Certificate]:
-    """Parse the certificates in a PEM text, up to the limits; invalid ones are left out."""
+    """Parse the certificates in a PEM text, up to the limits. Skips invalid ones."""
     found = []
     for part in pem[:LARGEST].split(_END)[:-1][:MOST]:
         try:
@@ -178,7 +178,7 @@ def signed_by(certificate: Certificate, ca: Certificate) -> bool:
 
 
 def _loaded(load: Callable[[bytes], T], content: bytes) -> T:
-    """Call a loader of cryptography. Raises ValueError for invalid content."""
+    """Call a loader of the cryptography package. Raises ValueError if the content is invalid."""
     if len(content) > LARGEST:
         raise ValueError(f"a certificate may have {LARGEST} bytes, not {len(content)}")
     try:
@@ -224,7 +224,7 @@ def can_sign(pair: KeyPair) -> bool:
     try:
         if not (pair_matches(pair) and read(pair.certificate).is_ca):
             return False
-        # A subject may be unreadable, or change when it is encoded again.
+        # A subject may be unreadable, or change when it is re-encoded.
         leaf = issue(pair, common_name="test", now=datetime(2000, 1, 1, tzinfo=UTC))
     except ValueError:
         return False
@@ -233,7 +233,7 @@ def can_sign(pair: KeyPair) -> bool:
 
 def _elliptic_key(pem: bytes) -> ec.EllipticCurvePrivateKey:
     """Load an unencrypted key. Raises ValueError, TypeError or UnsupportedAlgorithm."""
-    # To check an RSA key of some KiB takes minutes, in which no other thread runs.
+    # Checking an RSA key of a few KiB takes minutes and blocks all other threads.
     if len(pem) <= LARGEST_KEY:
         key = serialization.load_pem_private_key(pem, password=None)
         if isinstance(key, ec.EllipticCurvePrivateKey):

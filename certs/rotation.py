@@ -6,18 +6,18 @@ A CA is rotated without failing pod creations:
 2. all API servers get time to see that bundle;
 3. `next` becomes the signing CA; the old one stays in the bundle;
 4. a leaf of the new CA replaces the old leaf and reaches the replicas;
-5. the old CA is removed from the bundle once no replica serves what it signed, or all of that has
-   expired.
+5. the old CA is removed from the bundle once no replica serves a leaf that it signed, or all of
+   its leaves have expired.
 
-A CA that somebody plants in a Secret or a bundle, or that is replaced after the theft of its key,
-therefore leaves the bundle minutes later.
+Therefore, a CA that an attacker plants in a Secret or a bundle leaves the bundle minutes later. So
+does a CA that is replaced because its key was stolen.
 
 The state is in two Secrets, so another leader can continue. Lost or invalid Secrets are recreated,
-and CAs in the registered bundles stay trusted. If a backup of a Secret replaces it, the registered
-CAs that signed what the replicas serve stay trusted.
+and CAs in the registered bundles stay trusted. If a Secret is restored from a backup, the
+registered CAs that signed the replicas' certificates stay trusted.
 
-Nothing is renewed because of its age while the time has only just been set: one of several API
-servers may report another year until its machine has synchronized its clock.
+Age alone is not a reason to renew while the clock has only just been set: one of several API
+servers may report a wrong year until its machine has synchronized its clock.
 """
 
 import enum
@@ -45,22 +45,22 @@ RENEW_AT = 1 / 3
 """Certificates are renewed when this share of their lifetime is left."""
 
 PROPAGATION = timedelta(seconds=60)
-"""API servers watch bundles and see them in moments; this is a margin for overloaded ones."""
+"""API servers watch bundles and see changes in moments; this is a margin for overloaded ones."""
 
 SETTLING = timedelta(minutes=10)
-"""How long a clock must run undisturbed before its time alone is a reason to renew."""
+"""How long the clock must run without being set before the time alone is a reason to renew."""
 SETTLING_SHARE = 1 / 100
-"""The limit of SETTLING, as a share of the leaf's lifetime."""
+"""Upper limit of SETTLING, as a share of the leaf's lifetime."""
 
 LARGEST_CA, MOST_RETIRED = 4 << 10, 16
-"""Bytes of a CA (PEM), and retired CAs. More, which somebody planted, are forgotten: the API server
-rejects a Secret or a webhook configuration of more than 1 MiB."""
+"""Maximum bytes of a CA (PEM), and maximum retired CAs. Anything beyond was planted, and is
+dropped: the API server rejects a Secret or a webhook configuration of more than 1 MiB."""
 
 NAME_LIMIT = 64
 """The maximum length of a common name; only the DNS names matter."""
 
 GROWS_OLD = "it is due for renewal"
-"""The only defect of a leaf that depends on time."""
+"""The only leaf defect that depends on time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,7 +74,7 @@ class Authority:
 
     @classmethod
     def read(cls, data: Data | None) -> Self | None:
-        """Parse the Secret, regardless of the time; None if no CA can sign."""
+        """Parse the Secret, regardless of the time. Returns None if no CA can sign."""
         if data is None:
             return None
         signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""))
@@ -97,7 +97,7 @@ class Authority:
         return b"".join(one.pem for one in self.cas)
 
     def data(self) -> Data:
-        """Return it as a Secret's data."""
+        """Return the data of the CA's Secret."""
         found = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
         if self.next is not None:
             found |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
@@ -113,7 +113,7 @@ class Plan:
     """Names and lifetimes of the certificates."""
 
     names: tuple[str, ...]
-    """The DNS names of the leaf, the longest last."""
+    """The leaf's DNS names, longest last."""
     ca_lifetime: timedelta = authority.CA_LIFETIME
     leaf_lifetime: timedelta = authority.LEAF_LIFETIME
     propagation: timedelta = PROPAGATION
@@ -121,13 +121,13 @@ class Plan:
 
     @property
     def settling(self) -> timedelta:
-        """How long the time must be known before it alone is a reason to renew."""
+        """How long the clock must run without being set before time alone is a reason to renew."""
         return min(SETTLING, self.leaf_lifetime * SETTLING_SHARE)
 
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """The current state; None is a Secret that does not exist."""
+    """The current state; a Secret that does not exist is None."""
 
     now: datetime
     """The API server's time."""
@@ -136,13 +136,13 @@ class Observation:
     bundles: Sequence[bytes] = ()
     """The caBundle (PEM) of each registered webhook."""
     trusted: Mapping[str, timedelta] = field(default_factory=dict)
-    """How long a CA, by fingerprint, has been in all of them."""
+    """How long each CA, by fingerprint, has been in all bundles."""
     served: Sequence[Certificate] = ()
     """The serving certificates of the replicas."""
     unknown: bool = False
-    """Whether a replica did not show its certificate."""
+    """Whether the certificate of some replica is unknown."""
     known_for: timedelta = timedelta.max
-    """How long the clock has run undisturbed."""
+    """How long the clock has run without being set."""
 
     def knows_time(self, plan: Plan) -> bool:
         """Return whether the time alone is a reason to renew."""
@@ -150,7 +150,7 @@ class Observation:
 
 
 class Action(enum.Enum):
-    """A step; each writes one Secret."""
+    """The kinds of steps; each writes one Secret."""
 
     NEW_AUTHORITY = "create a CA"
     RETAIN = "keep a registered CA"
@@ -168,7 +168,7 @@ class RotationStep(NamedTuple):
 
 
 def next_step(observed: Observation, plan: Plan) -> RotationStep | None:
-    """Return the next step; None if there is none yet.
+    """Return the next step, or None if none is due yet.
 
     API servers need time to see a CA, and a clock that was just set is not trusted.
     """
@@ -189,7 +189,7 @@ def next_step(observed: Observation, plan: Plan) -> RotationStep | None:
 
 
 def _next_of_cas(known: Authority, observed: Observation, plan: Plan) -> RotationStep | None:
-    """Return the next step of the CAs while the leaf is good."""
+    """Return the next step for the CAs, given a good leaf."""
     knows_time, signer = observed.knows_time(plan), authority.read(known.signer.certificate)
     upcoming = authority.read(known.next.certificate) if known.next is not None else None
     if upcoming is not None and (upcoming.valid_at(observed.now) or not knows_time):
@@ -208,9 +208,9 @@ def _next_of_cas(known: Authority, observed: Observation, plan: Plan) -> Rotatio
 
 
 def _is_replaced(signer: Certificate, observed: Observation, plan: Plan) -> bool:
-    """Return whether every replica serves a leaf of the signing CA, and new ones will, too.
+    """Return whether all replicas serve a leaf of the signing CA, and new replicas will, too.
 
-    A new replica may get the Secret as it was shortly before, from the kubelet's cache.
+    A new replica may get a slightly older Secret from the kubelet's cache.
     """
     stored = authority.read_all((observed.leaf or {}).get(CERTIFICATE, b""))[:1]
     return (
@@ -222,7 +222,7 @@ def _is_replaced(signer: Certificate, observed: Observation, plan: Plan) -> bool
 
 
 def carry_out(step: RotationStep, observed: Observation, plan: Plan) -> Data:
-    """Return the content of the Secret that a step writes: for ISSUE the leaf's, else the CA's."""
+    """Return the data of the Secret that a step writes: the leaf's for ISSUE, else the CA's."""
     known = Authority.read(observed.authority)
     if step.action is Action.NEW_AUTHORITY or known is None:
         return _new_authority(observed, plan).data()
@@ -278,7 +278,7 @@ def common(bundles: Sequence[bytes]) -> frozenset[str]:
 
 
 def _may_sign(known: Authority, observed: Observation, plan: Plan) -> bool:
-    """Return whether the API servers trust a leaf of the signing CA, or none that is served."""
+    """Return whether API servers trust leaves of the signing CA, or none of the served leaves."""
     signer = authority.read(known.signer.certificate)
     if _has_spread(signer, observed, plan):
         return True
@@ -293,14 +293,17 @@ def _may_sign(known: Authority, observed: Observation, plan: Plan) -> bool:
 def _may_be_taken(
     certificate: Certificate, cas: Sequence[Certificate], observed: Observation, plan: Plan
 ) -> bool:
-    """Return whether API servers with these CAs accept a certificate, if the time is correct."""
+    """Return whether API servers with these CAs may accept a certificate.
+
+    Validity periods count only once the time is known.
+    """
     if observed.knows_time(plan):
         return serves(certificate, b"".join(one.pem for one in cas), observed.now, ())
     return any(authority.signed_by(certificate, one) for one in cas)
 
 
 def _retained(known: Authority, observed: Observation, plan: Plan) -> Sequence[Certificate]:
-    """Return registered CAs that a restored Secret lacks, while replicas may serve their leaves."""
+    """Return registered CAs that a restored Secret lacks, but whose leaves replicas may serve."""
     trusted = {one.fingerprint for one in known.cas}
     lacking = [one for one in _cas_in(observed.bundles) if one.fingerprint not in trusted]
     needed = [
@@ -344,7 +347,7 @@ def _leaf(signer: KeyPair, now: datetime, plan: Plan) -> Data:
 
 
 def _last_expiry(observed: Observation, plan: Plan, known: datetime | None) -> datetime:
-    """Return when all leaves issued so far have expired."""
+    """Return the time at which all leaves issued so far have expired."""
     times = [observed.now + plan.leaf_lifetime, *([known] if known else [])]
     leaf = observed.leaf or {}
     times += [one.not_after for one in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]]

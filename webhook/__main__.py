@@ -1,4 +1,4 @@
-"""The `holdfast` command, which a signal ends from its very start: `python -m holdfast.webhook`."""
+"""The `holdfast` command, `python -m holdfast.webhook`. Signals end it even during its imports."""
 
 import signal
 import sys
@@ -7,7 +7,7 @@ from holdfast.webhook import process
 
 
 def main() -> None:
-    """Run the command. Signals end it without a traceback while modules are still imported."""
+    """Run the command. A signal during its imports ends it without a traceback."""
     process.exit_on_signals()
     if "serve" not in sys.argv:  # it forks, and may drain for longer
         process.stop_in_time(process.END_SECONDS)

@@ -9,7 +9,7 @@ class HoldfastError(Exception):
 
 
 class ConfigurationError(HoldfastError):
-    """The configuration is invalid; the message has the path in it and what to do."""
+    """The configuration is invalid; the message has the field's path and what to do."""
 
 
 class ReviewError(HoldfastError):
@@ -17,7 +17,7 @@ class ReviewError(HoldfastError):
 
 
 class PluginFailedError(HoldfastError):
-    """A plugin raised or answered nonsense; the text names it."""
+    """A plugin raised or returned an invalid result; the message names the plugin."""
 
 
 class UndecidedError(PluginFailedError):
@@ -25,11 +25,11 @@ class UndecidedError(PluginFailedError):
 
 
 class HandleError(HoldfastError):
-    """A plugin used something of its handle that this process does not have."""
+    """A plugin used a part of its handle that this process does not provide."""
 
 
 class InvalidValueError(HoldfastError):
-    """A user's value cannot be followed; the text shows it shortened and escaped."""
+    """A user's value is invalid; the message shows it shortened and escaped."""
 
 
 class ClusterError(HoldfastError):
@@ -39,8 +39,8 @@ class ClusterError(HoldfastError):
 class ApiStatusError(ClusterError):
     """The API server returned an error status.
 
-    `status` is the HTTP status, `reason` Kubernetes' name for it (`NotFound`), `retry_after` the
-    seconds of the Retry-After header, or None.
+    `status` is the HTTP status, `reason` is Kubernetes' name for it (`NotFound`), and `retry_after`
+    is the Retry-After header in seconds, or None.
     """
 
     def __init__(
@@ -53,7 +53,7 @@ class ApiStatusError(ClusterError):
 
     @property
     def is_not_found(self) -> bool:
-        """Whether the API server says that the object does not exist.
+        """Whether the API server reports that the object does not exist.
 
         Any other 404 means that the kind is not served, or comes from a proxy.
         """
@@ -70,7 +70,7 @@ class UnreachableError(ClusterError):
 
 
 class LookupLimitError(UnreachableError):
-    """This process has looked up too much; it may go on in a minute."""
+    """This process has exceeded its lookup limit; it may continue in a minute."""
 
 
 class ResponseTooLargeError(ClusterError):
@@ -82,7 +82,7 @@ class NoCredentialsError(UnreachableError):
 
 
 class CredentialsError(UnreachableError):
-    """The API server was not asked, because this machine's credentials cannot be used."""
+    """No request was sent to the API server: this machine's credentials cannot be used."""
 
 
 class StartError(HoldfastError):
@@ -90,7 +90,7 @@ class StartError(HoldfastError):
 
 
 class KubeconfigError(StartError):
-    """A kubeconfig names something that cannot be used; the message says what to do about it."""
+    """A kubeconfig refers to something unusable; the message has what to do."""
 
 
 class CommandError(HoldfastError):
@@ -98,5 +98,5 @@ class CommandError(HoldfastError):
 
 
 def described(exc: BaseException) -> str:
-    """Name an exception and what it says."""
+    """Return an exception's type and message."""
     return f"{type(exc).__name__}: {exc}"

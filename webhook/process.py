@@ -11,14 +11,14 @@ from contextlib import suppress
 from pathlib import Path
 
 END_SECONDS = 2.0
-"""How long a command may take to end after a signal, such as in a name lookup that hangs: Python
-handles signals only between its own instructions."""
+"""Seconds that a command may take to exit after a signal. A hanging DNS lookup, for example, delays
+it: Python handles signals only between its own instructions."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
 
 def on_signals(stop: Callable[[], None]) -> None:
-    """Call `stop` in a new thread on SIGINT and SIGTERM, which has as long as it needs."""
+    """Call `stop` in a new thread, without a time limit, on SIGINT and SIGTERM."""
     stop_in_time(None)
 
     def handle(_number: int, _frame: object) -> None:
@@ -30,7 +30,7 @@ def on_signals(stop: Callable[[], None]) -> None:
 
 
 def exit_on_signals() -> None:
-    """Exit as at the end of a command, so that temporary files with client keys are removed."""
+    """Exit normally on signals, which removes temporary files with client keys."""
 
     def handle(number: int, _frame: object) -> None:
         sys.exit(128 + number)
@@ -41,7 +41,7 @@ def exit_on_signals() -> None:
 
 
 def stop_in_time(seconds: float | None) -> None:
-    """End the process so long after a signal, if it has not ended by itself; None for no limit."""
+    """End the process `seconds` after a signal if it is still running; None for no limit."""
     signal.set_wakeup_fd(-1)
     if seconds is None:
         return
@@ -61,10 +61,10 @@ def stop_in_time(seconds: float | None) -> None:
 
 
 def on_end_of_stdin(stop: Callable[[], None]) -> None:
-    """Call `stop` when standard input is closed, as it is when the parent is killed."""
+    """Call `stop` when standard input is closed, such as when the parent is killed."""
 
     def wait() -> None:
-        with suppress(OSError):  # one that cannot be read has ended as well
+        with suppress(OSError):  # treat unreadable input as closed
             while os.read(0, 1 << 10):
                 pass
         stop()
@@ -80,15 +80,15 @@ def write_whole(path: Path, text: str) -> None:
 
 
 SECONDS = 30.0
-"""Interval of returning memory; each time takes a few milliseconds of one thread."""
+"""Seconds between returns of free memory; each takes a few milliseconds of one thread."""
 
 
 def give_back() -> None:
     """Return free memory to the system with malloc_trim(3), if the C library has it."""
-    # glibc itself returns memory only from the end of a heap. When all threads reconnect, OpenSSL
-    # leaves free memory in many heaps: 97.7 MB in fault tests instead of 80.8 MB.
+    # By itself, glibc only returns memory from the end of a heap. When all threads reconnect,
+    # OpenSSL leaves free memory in many heaps: 97.7 MB in fault tests instead of 80.8 MB.
     # MALLOC_ARENA_MAX=2 does not help.
-    import ctypes  # noqa: PLC0415 - slow to import, and commands do without it
+    import ctypes  # noqa: PLC0415 - slow to import, and commands do not need it
 
     trim = getattr(ctypes.CDLL(None), "malloc_trim", None)
     if trim is not None:
@@ -101,7 +101,7 @@ def give_back_regularly(
     seconds: float = SECONDS,
     give_back: Callable[[], None] = give_back,
 ) -> None:
-    """Return memory every `seconds` from a thread, until the event is set."""
+    """Return free memory to the system every `seconds`, in a thread, until the event is set."""
 
     def run() -> None:
         while not until.wait(seconds):

@@ -1,8 +1,8 @@
-"""Decode JSON of the API server, which may be nested as deeply as its users like. Pure.
+"""Decode JSON from the API server, whose users can nest it as deeply as they like. Pure.
 
-The decoder recurses, also through fields that it skips, and raises RecursionError at some 1,000
-levels. The API server accepts 10,000, in `managedFields` of any object: without this, one such
-object would keep everything from being read.
+The decoder recurses, even through fields that it skips, and raises RecursionError at about 1,000
+levels. The API server accepts 10,000, in `managedFields` of any object. Without this module, one
+such object would make a whole response unreadable.
 """
 
 import re
@@ -13,13 +13,13 @@ from typing import Any, TypeVar
 import msgspec
 
 DEPTH_LIMIT = 150 + secrets.randbelow(100)
-"""Levels that are kept where a text has too many; all fields that Holdfast reads have fewer.
+"""Levels kept of a text that is nested too deeply; all fields that Holdfast reads have fewer.
 
-Random, so that nobody can put many brackets at this level, where each of them is looked at.
+Random, so attackers cannot place many brackets at this level, where each is processed separately.
 """
 
 _LARGEST, _SMALLEST = 2_048, 64
-"""Bytes whose brackets are counted together; fewer where they may reach the limit."""
+"""Bytes whose brackets are counted together; fewer near the depth limit."""
 _BRACKETS = b"{}[]"
 _BRACKET = re.compile(rb"[{}\[\]]")
 _OTHERS = bytes({*range(256)} - {*_BRACKETS, *b'"'})
@@ -32,7 +32,7 @@ T = TypeVar("T")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """Decode a text, with null for what is nested too deeply. Raises msgspec.DecodeError."""
+    """Decode a text, with null for parts nested too deeply. Raises msgspec.DecodeError."""
     try:
         return decoder.decode(body)
     except RecursionError:
@@ -47,13 +47,13 @@ def _shallow(body: bytes) -> Iterator[bytes]:
         yield b"null"
         end = next(edges, None)
         if end is None:
-            return  # A text that ends early stays invalid: what follows the cut is missing anyway.
+            return  # A truncated text stays invalid: the rest is missing anyway.
         kept_to = end
     yield body[kept_to:]
 
 
 def _edges(body: bytes) -> Iterator[int]:
-    """Yield where each part that is nested too deeply begins, and where it ends."""
+    """Yield the start and end of each part that is nested too deeply, in turn."""
     plain = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
     at, size, depth, in_string = 0, _LARGEST, 0, False
     while at < len(plain):
@@ -85,13 +85,13 @@ def _edges_one_by_one(text: bytes, depth: int) -> Iterator[int]:
 
 def _brackets(chunk: bytes, *, in_string: bool) -> tuple[bytes, bool]:
     """Return the brackets outside of strings, and whether a string continues after the chunk."""
-    # Two quotes next to each other have no bracket between them, whichever of them begins a string.
+    # Adjacent quotes have no bracket between them, whether the first opens or closes a string.
     parts = chunk.translate(None, _OTHERS).replace(b'""', b"").split(b'"')
     return b"".join(parts[in_string::2]), in_string ^ (len(parts) % 2 == 0)
 
 
 def _without_strings(chunk: bytes, *, in_string: bool) -> bytes:
-    """Return a text of the same length, without brackets in strings."""
+    """Return the chunk with brackets in strings replaced by spaces."""
     parts = chunk.split(b'"')
     strings = slice(not in_string, None, 2)
     parts[strings] = [part.translate(_BLANK) for part in parts[strings]]

@@ -1,4 +1,4 @@
-"""Safe parsing of untrusted YAML, where a few lines cannot cost gigabytes or minutes. Pure."""
+"""Safe parsing of untrusted YAML: a few lines cannot cost gigabytes or minutes. Pure."""
 
 import itertools
 from typing import IO, Any
@@ -6,28 +6,27 @@ from typing import IO, Any
 import yaml
 
 SIZE_LIMIT = 1 << 20
-"""Bytes of a file: the limit of a ConfigMap."""
+"""Maximum bytes of a file: the limit of a ConfigMap."""
 
 MISTAKES = (
     *(yaml.YAMLError, RecursionError, ValueError, TypeError, LookupError, AttributeError),
     ArithmeticError,
 )
-"""Errors of parsing: PyYAML's constructors raise any of these for a value that does not fit its
-tag."""
+"""Parsing errors: PyYAML's constructors raise any of these if a value does not fit its tag."""
 
 
 NO_ALIASES = "aliases are not supported; write the value out"
 
 
 EXPANDED_LIMIT = 4 << 20
-"""Characters of a document whose aliases are written out."""
+"""Maximum characters of a document with its aliases expanded."""
 DEPTH_LIMIT = 100
-"""Levels of such a document: aliases of aliases nest without indentation."""
+"""Maximum levels of such a document: aliases of aliases nest without indentation."""
 EXPANSION = f"the aliases expand to more than {EXPANDED_LIMIT >> 20} MiB or {DEPTH_LIMIT} levels"
 
 
 class AliasError(yaml.MarkedYAMLError):
-    """The text contains an alias, or one that expands too far."""
+    """The text contains an alias that is not supported, or that expands too far."""
 
 
 class SizeError(Exception):
@@ -35,7 +34,7 @@ class SizeError(Exception):
 
 
 class Loader(yaml.SafeLoader):
-    """YAML without aliases, where base-60 numbers (`1:30`) and times are text, as in kubectl.
+    """Rejects aliases, and reads base-60 numbers (`1:30`) and times as text, as kubectl does.
 
     A few lines of aliases can expand to gigabytes; base-60 numbers take quadratic time.
     """
@@ -56,24 +55,24 @@ class Loader(yaml.SafeLoader):
 
 
 class ManifestLoader(Loader):
-    """YAML with aliases, as in kubectl, up to a limit of what they expand to."""
+    """Accepts aliases, as kubectl does, up to a limit on their expansion."""
 
     _has_aliases = False
 
     def compose_node(self, parent: yaml.Node | None, index: int) -> yaml.Node | None:
-        """Compose a node, or return that of an alias."""
+        """Compose a node, or return the node that an alias refers to."""
         self._has_aliases |= bool(self.check_event(yaml.AliasEvent))
         return yaml.SafeLoader.compose_node(self, parent, index)
 
     def compose_document(self) -> yaml.Node | None:
-        """Compose a document. Raises AliasError if its aliases expand too far, or without end."""
+        """Compose a document. Raises AliasError if its aliases expand too far or endlessly."""
         root = super().compose_document()
         if root is not None and self._has_aliases:
             _measure(root, {})
         return root
 
     def construct_document(self, node: yaml.Node) -> Any:
-        """Construct a document with its aliases written out, so that each can change alone."""
+        """Construct a document with each alias expanded into a separate copy."""
         document = super().construct_document(node)
         return _written_out(document) if self._has_aliases else document
 
@@ -85,7 +84,7 @@ def _written_out(value: Any) -> Any:
 
 
 def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
-    """Return the characters and the depth of a node with its aliases written out."""
+    """Return the characters and the depth of a node with its aliases expanded."""
     if id(node) in known:
         size, depth = known[id(node)]
         if not size:

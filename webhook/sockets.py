@@ -16,7 +16,7 @@ _NO_IPV6 = {errno.EAFNOSUPPORT, errno.EADDRNOTAVAIL}
 def bound(
     host: str, port: int, backlog: int, create: Create = socket.create_server
 ) -> socket.socket:
-    """Bind a port and listen. Raises OSError, or OverflowError for an invalid port.
+    """Return a socket that listens on a port. Raises OSError, or OverflowError if it is invalid.
 
     The kubelet probes a pod at its first address, which in an IPv6 cluster is an IPv6 address.
     """
@@ -31,7 +31,7 @@ def bound(
             return _one(_ANY_OF_IPV4, port, backlog, create)
     except socket.gaierror:
         raise
-    except OSError as error:  # without the address that Python adds: the caller names it
+    except OSError as error:  # without the address that Python adds, because the caller adds it
         raise OSError(error.errno, os.strerror(error.errno or 0)) from error
 
 

@@ -1,4 +1,4 @@
-"""Threads that start and end with a process: a group of long-running ones, and a pool."""
+"""Threads that start and end with a process: a group of long-running threads, and a pool."""
 
 import logging
 import threading
@@ -9,7 +9,7 @@ from queue import Empty, SimpleQueue
 from typing import Self
 
 JOIN_SECONDS = 2.0
-"""How long the end waits for threads: a signal ends the process within three seconds."""
+"""Seconds that shutdown waits for threads: a signal ends the process within three seconds."""
 
 _log = logging.getLogger("holdfast.controller")
 
@@ -17,9 +17,9 @@ Work = Callable[[threading.Event], None]
 
 
 class ThreadGroup:
-    """Runs each function in a thread; a context manager that ends them all.
+    """Runs each function in a thread; a context manager that stops all threads on exit.
 
-    An unexpected exception in one is logged, and `on_failure` is called, to end the process.
+    An unexpected exception in a thread is logged, and `on_failure` is called to end the process.
     """
 
     def __init__(self, on_failure: Callable[[], None]) -> None:
@@ -28,22 +28,23 @@ class ThreadGroup:
         self._threads: list[tuple[threading.Thread, float]] = []
         self.failed = False
         self.unfinished: frozenset[str] = frozenset()
-        """The names of threads that were still at work when the end had waited for them."""
+        """The names of threads that were still running after their grace period."""
 
     def add(self, name: str, work: Work, *, grace: float = JOIN_SECONDS) -> None:
-        """Add a function, which gets the event that ends it.
+        """Add a function, which is called with the event that stops it.
 
-        The end waits for it until `grace` seconds after its begin; 0 is for work of no consequence.
+        Shutdown waits for it until `grace` seconds after the shutdown began; use 0 for work that
+        may be abandoned.
         """
         thread = threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True)
         self._threads.append((thread, grace))
 
     def start(self, name: str, work: Work) -> None:
-        """Run a function now, in a thread that the end does not wait for."""
+        """Run a function now, in a thread that shutdown does not wait for."""
         threading.Thread(target=self._guarded, args=(name, work), name=name, daemon=True).start()
 
     def stop(self) -> None:
-        """Set the event that ends all threads, without waiting for them."""
+        """Set the event that stops all threads, without waiting for them."""
         self._stop.set()
 
     def __enter__(self) -> Self:
@@ -62,21 +63,21 @@ class ThreadGroup:
     def _guarded(self, name: str, work: Work) -> None:
         try:
             work(self._stop)
-        except BaseException:  # noqa: BLE001 - whatever it was, the process ends
+        except BaseException:  # noqa: BLE001 - any error ends the process
             _log.exception("thread %s died; the process ends, to be restarted", name)
             self.failed = True
             self._on_failure()
 
 
 Job = Callable[[], None]
-"""A function for a pool; it raises nothing."""
+"""A function for a pool; it must not raise."""
 
 
 class ThreadPool:
-    """Threads that take jobs in order of arrival: as many as needed, up to a size. Thread-safe.
+    """Threads that run jobs in order of arrival, started as needed, up to a size. Thread-safe.
 
-    Not a ThreadPoolExecutor: the interpreter joins an executor's threads at exit, so one request
-    that hangs would keep the process from ending.
+    Not a ThreadPoolExecutor: the interpreter joins an executor's threads at exit, so one hanging
+    request would keep the process from exiting.
     """
 
     def __init__(self, size: int, name: str) -> None:
@@ -87,7 +88,7 @@ class ThreadPool:
         self._closed = False
 
     def submit(self, job: Job) -> None:
-        """Run a job, in a new thread if none is idle. Raises RuntimeError when closed."""
+        """Queue a job, and start a thread if none is idle. Raises RuntimeError if closed."""
         with self._lock:
             if self._closed:
                 raise RuntimeError("the pool is closed")
@@ -103,13 +104,13 @@ class ThreadPool:
         return self._jobs.qsize()
 
     def close(self) -> None:
-        """Take no more jobs; queued ones are dropped, running ones may finish."""
+        """Accept no more jobs. Queued jobs are dropped; running jobs may finish."""
         with self._lock:
             self._closed = True
             with suppress(Empty):
                 while True:
                     self._jobs.get_nowait()
-            # One for each thread: the first that it takes ends it.
+            # One None for each thread, which ends when it gets one.
             for _ in range(self._started):
                 self._jobs.put(None)
 

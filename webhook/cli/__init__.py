@@ -1,1 +1,1 @@
-"""The commands of `holdfast`: one module each, imported when its command is called."""
+"""The commands of `holdfast`. Each module is imported only when its command runs."""

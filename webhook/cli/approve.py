@@ -87,7 +87,7 @@ def _decide(target: options.Target, choice: PodChoice, *, denied: str | None) ->
 
 
 def _user(api: Api) -> str:
-    """Return the name of this user, as the API server knows it."""
+    """Return the user name that the API server authenticated."""
     asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     answer = api.request("POST", path, body=msgspec.json.encode(asked))

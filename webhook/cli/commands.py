@@ -1,4 +1,4 @@
-"""Commands as kubectl users expect them: global flags anywhere, and kubectl's wording in help."""
+"""Click commands with kubectl conventions: global flags anywhere, and kubectl-style help."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 import click
 
 CHOSEN = "holdfast.webhook.cli.chosen"
-"""Where a context keeps the global flags that were given before or after the subcommand."""
+"""Key in `Context.meta` of the global flags, given before or after the subcommand."""
 FILE = click.Path(dir_okay=False, path_type=Path)
 
 _SHORT_WITH_EQUALS = re.compile(r"-([a-zA-Z])=(.*)", re.DOTALL)
 _BY_NAMESPACE = frozenset({"list", "freeze", "thaw"})
-"""Commands about a namespace, which users give as an argument."""
+"""Commands to which users often pass a namespace as an argument instead of with -n."""
 _HINT = 'Use "holdfast options" for a list of global flags, which all commands accept.'
 
 
@@ -25,8 +25,8 @@ class Duration(click.ParamType[int]):
     name = "duration"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> int:
-        """Parse it; a default may already be in milliseconds."""
-        from holdfast.webhook.errors import InvalidValueError  # noqa: PLC0415 - help is fast
+        """Return milliseconds; a default may already be in milliseconds."""
+        from holdfast.webhook.errors import InvalidValueError  # noqa: PLC0415 - keeps --help fast
         from holdfast.webhook.model import durations  # noqa: PLC0415
 
         try:
@@ -52,17 +52,17 @@ def _choose(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 
 
 def chosen(ctx: click.Context | None = None) -> MutableMapping[str, Any]:
-    """Return the global flags that were given, by name."""
+    """Return the global flags that the user set, by name."""
     meta = (ctx or click.get_current_context()).meta
     found: MutableMapping[str, Any] = meta.setdefault(CHOSEN, {})
     return found
 
 
 def _complete(kind: str) -> Callable[..., Any]:
-    """Complete with what a cluster or a kubeconfig has."""
+    """Return a shell completion callback for names from a cluster or a kubeconfig."""
 
     def complete(ctx: click.Context, _param: click.Parameter, incomplete: str) -> list[str]:
-        from holdfast.webhook.cli import completing  # noqa: PLC0415 - help is fast
+        from holdfast.webhook.cli import completing  # noqa: PLC0415 - keeps --help fast
 
         return completing.candidates(kind, ctx, incomplete)
 
@@ -125,7 +125,7 @@ class _Conventions(click.Command):
         return ["-h", "--help"]
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
-        """Return its own parameters, then the global flags that it does not define itself."""
+        """Return the command's own parameters, then the global flags that it does not redefine."""
         own = super().get_params(ctx)
         taken = {name for param in own for name in param.opts}
         return [*own, *(each for each in GLOBALS if not taken & {*each.opts})]
@@ -152,17 +152,17 @@ class _Conventions(click.Command):
             formatter.write_dl(option_rows(ctx, self.get_params(ctx)))
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples, and where global flags are described."""
+        """Write the examples and a hint about the global flags."""
         super().format_epilog(ctx, formatter)
         formatter.write_paragraph()
         formatter.write_text(_HINT)
 
 
 class Command(_Conventions):
-    """A command; `-A` is an error if it does not list."""
+    """A command that rejects -A unless it defines the flag."""
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run it."""
+        """Run the command. Raises UsageError if -A is not supported."""
         own = {name for param in self.params for name in param.opts}
         if "all_namespaces" in chosen(ctx) and "-A" not in own:
             cure = "use --all" if "--all" in own else "give a namespace with -n"
@@ -179,25 +179,25 @@ class Group(_Conventions, click.Group):
         super().__init__(*args, subcommand_metavar="COMMAND", **settings)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write its options and commands."""
+        """Write the options and commands of the group."""
         _Conventions.format_options(self, ctx, formatter)
         self.format_commands(ctx, formatter)
 
 
 def command(name: str | None = None, **settings: Any) -> Callable[[Callable[..., Any]], Command]:
-    """Make a command of a function, as `click.command` does."""
+    """Return a decorator that makes a function a `Command`, like `click.command`."""
     return click.command(name, cls=Command, **settings)
 
 
 def group(**settings: Any) -> Callable[[Callable[..., Any]], Group]:
-    """Make a group of commands of a function, as `click.group` does."""
+    """Return a decorator that makes a function a `Group`, like `click.group`."""
     return click.group(cls=Group, **settings)
 
 
 def option_rows(
     ctx: click.Context, params: Sequence[click.Parameter], *, global_flags: bool = False
 ) -> list[tuple[str, str]]:
-    """Return the names and the help of the options among these parameters."""
+    """Return names and help of the visible options, either the global or the other ones."""
     return [
         (_names(param), _help(param, ctx))
         for param in params
@@ -218,7 +218,7 @@ def _names(option: click.Option) -> str:
 
 
 def _kind(kind: click.ParamType[Any]) -> str:
-    """Name a type as kubectl does."""
+    """Return the name of a type as in kubectl's help."""
     if isinstance(kind, Duration):
         return kind.name
     return "int" if kind is click.INT else "string"
@@ -239,7 +239,7 @@ def _help(option: click.Option, ctx: click.Context) -> str:
 
 
 def _split(args: Sequence[str], flags: Collection[str]) -> Iterator[str]:
-    """Rewrite kubectl's forms: click takes no value for flags, and the sign in `-o=json` as one."""
+    """Rewrite kubectl's forms `--flag=true` and `-o=json`, which click does not support."""
     rest = iter(args)
     for each in rest:
         if each == "--":

@@ -1,4 +1,4 @@
-"""Complete names from a kubeconfig and a cluster: of pods, workloads, namespaces, contexts."""
+"""Complete names of pods, workloads, namespaces and contexts in a shell."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from holdfast.webhook.model.objects import ApiObject
 from holdfast.webhook.model.paths import api_path
 
 TIMEOUT_MS = 3_000
-"""How long a completion may wait for the API server."""
+"""Request timeout of a completion."""
 _KUBECONFIG = frozenset({"contexts", "clusters", "users"})
 
 
 def candidates(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
-    """List the names that start like this; none if they cannot be read."""
+    """Return the names that start with this text, sorted; empty if they cannot be read."""
     flags = {
         key: value
         for key, value in commands.chosen(ctx).items()
@@ -40,11 +40,11 @@ def candidates(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
             found = (f"{written}{slash}{name}" for name in _cluster(kind, written, target))
         return sorted(name for name in found if name.startswith(incomplete))
     except (HoldfastError, click.ClickException, OSError):
-        return []  # a shell shows no message while it completes
+        return []  # a shell cannot show errors during completion
 
 
 def _cluster(kind: str, written: str, target: options.Target) -> Iterable[str]:
-    """Name the objects of a kind, or of the type that is written before a slash."""
+    """Return the names of the objects of a kind, or of the type before a slash."""
     typed = targets.parse(f"{written}/*") if written else None
     with closing(target.connect()) as cluster:
         path, query = _list(kind, cluster.namespace)
@@ -54,7 +54,7 @@ def _cluster(kind: str, written: str, target: options.Target) -> Iterable[str]:
 
 
 def _list(kind: str, namespace: str) -> tuple[str, dict[str, str]]:
-    """Return the path of the objects to name, and which of them are selected."""
+    """Return the list path and the query for a kind."""
     return {
         "pods": (listing.pods_path(namespace), {}),
         "held": (listing.pods_path(namespace), {"labelSelector": HELD_LABEL}),

@@ -1,4 +1,4 @@
-"""`holdfast completion`: scripts that complete command lines in a shell."""
+"""`holdfast completion`: print shell completion scripts."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ def completion(*, shell: str) -> None:
         return
     root = click.get_current_context().find_root().command
     kind = get_completion_class(shell)
-    assert kind is not None  # noqa: S101 - click has it
+    assert kind is not None  # noqa: S101 - click supports these shells
     click.echo(kind(root, {}, "holdfast", _VARIABLE).source())
 
 
 def lines(root: click.Command, words: Sequence[str]) -> Iterator[str]:
-    """Yield what may follow, with a tab before its help; the last word is incomplete."""
+    """Yield completions of the last word, each followed by a tab and its help."""
     *whole, last = words or [""]
     shell = ShellComplete(root, {}, "holdfast", _VARIABLE)
     for item in shell.get_completions(whole, last):

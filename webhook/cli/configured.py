@@ -1,4 +1,4 @@
-"""The configuration by which a command judges pods and VMs: the installed one, or a file."""
+"""The configuration that a command applies to pods and VMs: the installed one, or a file."""
 
 from __future__ import annotations
 
@@ -22,9 +22,9 @@ _DISABLED = "HOLDFAST_DISABLE_PLUGINS"
 def setup(api: Api, own: str, path: Path | None, *, is_quiet: bool = False) -> Setup:
     """Return the configuration in a file, or else the installed one, or else the defaults.
 
-    A note says so if the file differs from the installed one, or if that cannot be used; with
-    `is_quiet`, not if it may not be read. Raises ConfigurationError if the file is invalid, and
-    ClusterError.
+    Prints a note if the file differs from the installed configuration, or if the defaults replace
+    an unusable one. `is_quiet` suppresses the note if only the permission to read it is missing.
+    Raises ConfigurationError if the file is invalid, or ClusterError.
     """
     given = Setup(path)
     try:
@@ -46,7 +46,7 @@ def setup(api: Api, own: str, path: Path | None, *, is_quiet: bool = False) -> S
 
 
 def read(api: Api, own: str) -> Setup | None:
-    """Read the configuration of the admission server; None if there is none in this namespace."""
+    """Return the installed configuration, or None if the namespace has no admission server."""
     path = api_path("apps/v1", "deployments", own, "holdfast-webhook")
     deployment = listing.one(api, path, dict[str, Any])
     if deployment is None:
@@ -70,7 +70,7 @@ def read(api: Api, own: str) -> Setup | None:
 
 
 def note_defaults(exc: HoldfastError, own: str) -> None:
-    """Say that the built-in defaults are assumed, and why; `own` is Holdfast's namespace."""
+    """Print a note that the built-in defaults apply, and why; `own` is Holdfast's namespace."""
     if isinstance(exc, ApiStatusError):
         note_refused(
             "the installed configuration; assuming the defaults. Ask an admin for the Role "
@@ -85,7 +85,7 @@ def note_defaults(exc: HoldfastError, own: str) -> None:
 
 
 def note_refused(what: str, exc: ApiStatusError) -> None:
-    """Say that something may not be read; the API server's answer is logged from -v=1 on."""
+    """Print a note about a missing read permission; -v=1 adds the API server's response."""
     ctx = click.get_current_context(silent=True)
     details = f": {exc}" if ctx and commands.chosen(ctx).get("verbosity") else ""
     note(f"no permission to read {what}{details}")

@@ -1,4 +1,4 @@
-"""The cluster as a command sees it: impersonation, a timeout, logged requests and dry runs."""
+"""Cluster connections of commands: impersonation, timeouts, request logs and dry runs."""
 
 from __future__ import annotations
 
@@ -22,13 +22,13 @@ if TYPE_CHECKING:
 DryRun = Literal["none", "client", "server"]
 
 _LOGS_REQUESTS = 6
-"""The level of kubectl's -v from which it logs requests."""
+"""The -v level from which requests are logged, as in kubectl."""
 _WRITES = frozenset({"PATCH", "PUT", "DELETE"})
 
 
 @dataclass(frozen=True, slots=True)
 class Conduct:
-    """How a command's requests are sent."""
+    """Timeout in seconds, verbosity and dry-run mode of a command's requests."""
 
     timeout: float | None = None
     verbosity: int = 0
@@ -36,12 +36,12 @@ class Conduct:
 
 
 class CommandCluster(Cluster):
-    """A connection that heeds the flags of a command."""
+    """A connection that applies a command's flags to its requests."""
 
     conduct = Conduct()
 
     def request(self, method: str, path: str, **options: Any) -> bytes:
-        """Send a request, or in a dry run, one that stores nothing."""
+        """Send a request; in a dry run, nothing is stored."""
         if method in _WRITES and self.conduct.dry_run == "client":
             is_merge = options.get("content_type") == MERGE_PATCH
             return merged(self.request("GET", path), options["body"] if is_merge else None)
@@ -63,7 +63,7 @@ class CommandCluster(Cluster):
                 click.echo(f"{shown} in {took:.0f} ms", err=True)
 
     def begin(self, path: str, body: bytes, *, timeout: float, on_end: OnEnd) -> bool:
-        """Send a patch without waiting, unless a flag changes requests or shows them."""
+        """Send a patch without waiting; return False if a flag requires `request` instead."""
         conduct = self.conduct
         is_shown = conduct.verbosity >= _LOGS_REQUESTS
         if is_shown or conduct.timeout or conduct.dry_run != "none":
@@ -72,7 +72,7 @@ class CommandCluster(Cluster):
 
 
 def merged(found: bytes, change: bytes | None) -> bytes:
-    """Apply a merge patch of annotations to an object, without storing it."""
+    """Return an object with a merge patch applied to its annotations, without storing it."""
     if change is None:
         return found
     document: dict[str, Any] = safe_json.decode(safe_json.ANY, found)
@@ -86,7 +86,7 @@ def merged(found: bytes, change: bytes | None) -> bytes:
 
 
 def connect(target: Target, observe: Any) -> CommandCluster:
-    """Connect as the flags say. Raises StartError."""
+    """Return a connection with the flags applied. Raises StartError."""
     cluster = CommandCluster.connect(
         target.kubeconfig, target.context, on_answer=observe, overrides=target.overrides
     )

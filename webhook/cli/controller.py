@@ -1,4 +1,4 @@
-"""`holdfast controller`: releases held pods on time."""
+"""`holdfast controller`: release held pods on time."""
 
 import math
 import threading
@@ -137,7 +137,7 @@ def controller(
         lease_namespace=place if leader_elect else None,
     )
     if mode is Mode.NONE:
-        metrics.registered.set(math.nan)  # 0 would be an alert
+        metrics.registered.set(math.nan)  # 0 would trigger an alert
     else:
         installation.publish(mgr, mode, place)
     health = HealthServer(

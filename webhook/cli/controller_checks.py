@@ -1,4 +1,4 @@
-"""What `holdfast doctor` reads of the controller: leader, permissions, guard and held pods."""
+"""Checks of `holdfast doctor` for the controller: leader, permissions, guard and held pods."""
 
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -36,10 +36,10 @@ Document = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class ControllerChecks:
-    """The checks of the controller, and of what it works on.
+    """The checks of the controller and of the objects that it manages.
 
-    `own` is Holdfast's namespace, `namespace` the user's. The lists are filled before and by the
-    checks: registered webhooks, Deployments, profiles, held pods and freezes.
+    `own` is Holdfast's namespace, `namespace` the user's. The caller and the checks fill the lists
+    of registered webhooks, Deployments, profiles, held pods and freezes.
     """
 
     api: Api
@@ -54,11 +54,11 @@ class ControllerChecks:
 
     @property
     def account(self) -> str:
-        """The user name of the controller's account."""
+        """The user name of the controller's ServiceAccount."""
         return builder.InstallationNames(self.own).controller
 
     def judged(self) -> Iterator[Finding]:
-        """Judge all of it."""
+        """Run all checks, and yield their findings."""
         about_freezes = attempt("freezes", "namespaces", self._read_freezes)
         about_pods = attempt("held pods", "pods", self._read_held)
         yield from attempt("leader", "Leases", self._leader)
@@ -75,7 +75,7 @@ class ControllerChecks:
         return diagnosis.freezes(self.freezes)
 
     def _read_held(self) -> Iterator[Finding]:
-        """Read the held pods: of all namespaces, or of the user's if others are refused."""
+        """Check the held pods of all namespaces, or of the user's if access to others is denied."""
         freezes = Freezes(self.freezes)
         try:
             self._add_held("", lambda name: freezes.of(name, self.now_ms))
@@ -107,7 +107,7 @@ class ControllerChecks:
             yield diagnosis.leader(lease, self.pods, start, self.now_ms)
 
     def _start(self) -> tuple[Runs, str]:
-        """Return what runs the controller, and how to start it."""
+        """Return how the controller runs, and how to start it."""
         try:
             by = inspection.runs(self.api, self.own, self.registered)
         except ApiStatusError as exc:
@@ -120,13 +120,13 @@ class ControllerChecks:
     def _guard(self) -> Iterator[Finding]:
         policy = listing.one(self.api, f"{_POLICIES}/{CONTROLLER_PODS}", Document)
         restricts = None if policy is None else cel.string(self.account) in str(policy)
-        # with holdfast dev, there is no pod to try it on
+        # None, as with holdfast dev, means that there was no pod for the dry run
         refuses = not restricts or guard_check.refuses(self.api, self.own) is not False
         yield diagnosis.guard(self.account, restricts=restricts, refuses=refuses)
 
     def _permissions(self) -> Iterator[Finding]:
         if _lease(self.api, self.own) is None:
-            return  # one that runs alone, as holdfast dev does, acts as its user
+            return  # without a Lease, as in holdfast dev, it acts as its user
         followed = {
             (kind.group, kind.resource): f"pods that wait for a {kind.name} stay held"
             for profiles in self.profiles
@@ -141,7 +141,7 @@ class ControllerChecks:
                     yield installation.may_not_follow(self.account, verb, name, lost)
 
     def _virt_controllers(self) -> Iterator[Finding]:
-        """Judge the account that each KubeVirt object stands for, and whether it exists."""
+        """Check that each KubeVirt object's virt-controller account exists and is configured."""
         try:
             found = [*listing.objects(self.api, kubevirt.INSTALLATIONS, dict)]
         except ApiStatusError as exc:
@@ -157,9 +157,9 @@ class ControllerChecks:
 
 
 def _lease(api: Api, own: str) -> tuple[str, int] | None:
-    """Return the holder of the Lease in Holdfast's namespace, and when it expires (ms).
+    """Return the holder of the Lease in Holdfast's namespace, and its expiry in ms, or None.
 
-    Users may create one of this name in theirs.
+    In other namespaces, users can create a Lease of this name.
     """
     found = listing.one(api, api_path("coordination.k8s.io/v1", "leases", own, LEASE), Document)
     if found is None:

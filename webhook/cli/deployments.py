@@ -1,4 +1,4 @@
-"""What `holdfast doctor` reads of the installation's Deployments and configuration."""
+"""Checks of `holdfast doctor` for Holdfast's Deployments and configuration."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -20,7 +20,7 @@ _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
 def judged(api: Api, own: str, states: list[DeploymentState]) -> Iterator[Finding]:
-    """Read the Deployments into a list, and judge them. Raises ClusterError."""
+    """Check the Deployments, and append their states to `states`. Raises ClusterError."""
     for name in (rollouts.WEBHOOK, installation.CONTROLLER):
         found = inspection.deployment(api, own, name)
         if found is not None:
@@ -61,9 +61,9 @@ def configuration(
     registered: Sequence[tuple[str, Document]],
     read: list[Profiles],
 ) -> Iterator[Finding]:
-    """Judge the installed configuration: size, content and webhooks. Raises ClusterError.
+    """Check size, content and webhooks of the installed configuration. Raises ClusterError.
 
-    Its profiles are added to `read`.
+    Appends its profiles to `read`.
     """
     yield from inspection.size(api, own, registered)
     setup = configured.read(api, own)
@@ -75,7 +75,7 @@ def configuration(
         yield installation.invalid(str(exc))
         return
     read.append(profiles)
-    # what reaches the server, and its certificate, are judged on their own
+    # an empty clientConfig: other checks cover the server and its certificate
     made = configurations.Registration(configurations.NAME, lambda _path: {})
     wanted = dict(
         zip(("mutating", "validating"), made.configurations(profiles).values(), strict=True)

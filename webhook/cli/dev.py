@@ -1,4 +1,4 @@
-"""`holdfast dev`: server and controller on this machine."""
+"""`holdfast dev`: run server and controller on this machine."""
 
 import threading
 

@@ -1,4 +1,4 @@
-"""`holdfast doctor`: read and judge an installation, as far as permissions allow."""
+"""`holdfast doctor`: check an installation, as far as permissions allow."""
 
 import sys
 import time as clocks
@@ -58,9 +58,9 @@ def _lines(finding: Finding) -> list[terminal.Styled]:
 def examine(
     api: Api, server: str, time: listing.Time, own: str, namespace: str
 ) -> Iterator[Finding]:
-    """Check everything, as a person would; `namespace` is the user's.
+    """Run all checks, and yield their findings; `namespace` is the user's.
 
-    Raises UnreachableError if nothing answers.
+    Raises UnreachableError if the API server does not respond.
     """
     seen: list[Finding] = []
     for finding in chain(_api_server(api, server, time), _installed(api, time, own, namespace)):
@@ -105,7 +105,7 @@ def _installed(api: Api, time: listing.Time, own: str, namespace: str) -> Iterat
 
 
 def _date_ahead(api: Api, time: listing.Time) -> float:
-    """Return by how many seconds, at least, `Date` is ahead of creationTimestamps."""
+    """Return a lower bound, in seconds, of how far `Date` is ahead of creationTimestamp."""
     sent = boot_time()
     created = create_by_dry_run(api)
     received, bounds = boot_time(), time.bounds(boot_time())

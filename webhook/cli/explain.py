@@ -1,4 +1,4 @@
-"""`holdfast explain`: why a pod is held."""
+"""`holdfast explain`: explain why a pod is held."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ from holdfast.webhook.report.scope import AdmissionScope
 from holdfast.webhook.runtime import pipelines
 
 _RECREATING = frozenset({"StatefulSet", "DaemonSet"})
-"""Kinds that keep a pod of an old template until it is deleted."""
+"""Kinds that do not replace a pod of an old template until it is deleted."""
 
 EXAMPLES = """\b
 Examples:
@@ -88,13 +88,13 @@ def explain(
 
 
 describe = explain
-"""The same command under the name that kubectl's users try first."""
+"""The same command, under the name that kubectl users try first."""
 
 
 def _named(
     api: Api, namespace: str, wanted: Sequence[NamedTarget]
 ) -> tuple[dict[ObjectKey, PodWithStatus], list[str]]:
-    """Read the pods that are named, and list the problems with the others."""
+    """Return the named pods, and the problems with the other arguments."""
     pods: dict[ObjectKey, PodWithStatus] = {}
     problems = []
     for each in wanted:
@@ -116,7 +116,7 @@ def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[PodWithStat
 
 
 def _asked_again(pod: PodWithStatus, decider: ReleaseDecider, now_ms: int) -> trace.Trace:
-    """Run the plugins on the pod as it was created, as far as that is known."""
+    """Return a trace of the plugins for the pod as it was created, as far as that is known."""
     created = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
     request = review.Request(
         uid="explain",
@@ -133,7 +133,7 @@ def _asked_again(pod: PodWithStatus, decider: ReleaseDecider, now_ms: int) -> tr
 
 
 def _creator(pod: PodWithStatus, decider: ReleaseDecider) -> str:
-    """Name the account of virt-controller for the pod of a VM; empty for other pods."""
+    """Return virt-controller's account for a VM pod; empty for other pods."""
     sticky = pipelines.sticky_plugin(decider.profiles, pod)
     if sticky is None or kubevirt.controller_of(pod.metadata, kubevirt.VMI) is None:
         return ""
@@ -144,7 +144,7 @@ def _creator(pod: PodWithStatus, decider: ReleaseDecider) -> str:
 
 
 def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:
-    """Read the nodes that a pod is restricted to."""
+    """Return the states of the nodes to which a pod is bound or restricted."""
     if pod.spec.node_name:
         return [*nodes.bound(api, pod.spec.node_name)]
     claims = [one.claim for one in pod.spec.volumes or () if one.claim]
@@ -152,7 +152,7 @@ def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:
 
 
 def _template(api: Api, pod: PodWithStatus) -> obstacles.Template | None:
-    """Read the present template of a pod's StatefulSet or DaemonSet, as far as that is allowed."""
+    """Return the current template of a pod's StatefulSet or DaemonSet, or None if unreadable."""
     owners = pod.metadata.owner_references or ()
     owner = next((one for one in owners if one.controller and one.kind in _RECREATING), None)
     if owner is None or pod.spec.node_name:
@@ -170,7 +170,7 @@ def _template(api: Api, pod: PodWithStatus) -> obstacles.Template | None:
 
 
 def _vm(api: Api, pod: PodWithStatus, decider: ReleaseDecider) -> Iterator[str]:
-    """Describe the VM that a pod runs, and its recorded node."""
+    """Yield lines about a pod's VM and its recorded node."""
     namespace = pod.metadata.namespace
     owner = kubevirt.controller_of(pod.metadata, kubevirt.VMI)
     if owner is None:

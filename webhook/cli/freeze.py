@@ -25,7 +25,7 @@ Examples:
 
 
 def _scope_options(command: options.Function) -> options.Function:
-    """Give a command `everywhere` and `own`: what it freezes or thaws."""
+    """Add --all and --holdfast-namespace to a command, passed as `everywhere` and `own`."""
     everywhere = click.option(
         "--all",
         "everywhere",
@@ -72,9 +72,9 @@ def freeze(
     earlier = read(cluster, name)
     until = None
     if length_ms is not None:
-        cluster.request("GET", "/version")  # for the API server's time
+        cluster.request("GET", "/version")  # to learn the API server's time
         end_ms = time.now_ms() + length_ms
-        until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # in whole seconds
+        until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # rounded up to seconds
     written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
     terminal.write([(f"{freezes.read_freeze(written, own)}{target.suffix}", "")])
     replaced = earlier and freezes.read_freeze(earlier, own)
@@ -110,7 +110,7 @@ def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
 
 
 def selected(target: options.Target, current: str, own: str) -> str:
-    """Return the namespace whose annotation decides: for all namespaces, Holdfast's `own`."""
+    """Return the namespace to annotate: `own`, Holdfast's, or if that is empty, the current one."""
     if not own:
         return current
     if target.namespace:
@@ -119,7 +119,7 @@ def selected(target: options.Target, current: str, own: str) -> str:
 
 
 def read(api: Api, namespace: str) -> ApiObject | None:
-    """Read a namespace; None if it does not exist or may not be read. Raises ClusterError."""
+    """Return a namespace, or None if it does not exist or access is denied. Raises ClusterError."""
     try:
         return listing.one(api, api_path("v1", "namespaces", name=namespace), ApiObject)
     except ApiStatusError as exc:

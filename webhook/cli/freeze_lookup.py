@@ -1,4 +1,4 @@
-"""The freezes that concern the pods of a command, as far as its user may read namespaces."""
+"""Lookup of the freezes that affect a command's pods, as far as its user may read namespaces."""
 
 from collections.abc import Callable, Iterator, Mapping
 
@@ -11,13 +11,14 @@ from holdfast.webhook.model.objects import ApiObject
 from holdfast.webhook.model.paths import api_path
 
 MAX_AGE_SECONDS = 5.0
-"""How long a reading is used: `holdfast list --watch` asks every second."""
+"""Maximum age of cached freezes: `holdfast list --watch` looks them up every second."""
 
 
 class FreezeLookup:
-    """Returns the freeze of a namespace, or None; `namespace` is empty for all.
+    """Looks up the freeze of a namespace, with a cache.
 
-    `own` is Holdfast's namespace: its freeze is one of all.
+    An empty `namespace` means all namespaces. `own` is Holdfast's namespace, whose freeze applies
+    to all namespaces.
     """
 
     def __init__(self, api: Api, namespace: str, now_ms: Callable[[], int], own: str) -> None:
@@ -31,15 +32,15 @@ class FreezeLookup:
         self._has_warned = False
 
     def __call__(self, namespace: str) -> Freeze | None:
-        """Look it up. Raises ClusterError."""
+        """Return the freeze of the namespace, or None. Raises ClusterError."""
         return self._current().of(namespace, self._now_ms())
 
     def active(self) -> list[Freeze]:
-        """List the freezes that have not ended. Raises ClusterError."""
+        """Return the freezes that have not ended. Raises ClusterError."""
         return self._current().active(self._now_ms())
 
     def labels_of(self, namespace: str) -> Mapping[str, str] | None:
-        """Return the labels of a namespace; None if it may not be read. Raises ClusterError."""
+        """Return the labels of a namespace, or None if it was not read. Raises ClusterError."""
         self._current()
         return self._labels.get(namespace)
 
@@ -78,5 +79,5 @@ class FreezeLookup:
 
 
 def read_all(api: Api) -> Iterator[ApiObject]:
-    """Read all namespaces. Raises ClusterError."""
+    """Return all namespaces. Raises ClusterError."""
     return listing.objects(api, NAMESPACES, ApiObject)

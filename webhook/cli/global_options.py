@@ -1,4 +1,4 @@
-"""`holdfast options`: the global flags."""
+"""`holdfast options`: list the global flags."""
 
 import click
 

@@ -1,4 +1,4 @@
-"""What `holdfast doctor` reads of the installation's own objects, and of pods that it keeps."""
+"""Checks of `holdfast doctor` for Holdfast's objects, and for pods that its finalizer keeps."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
@@ -17,11 +17,11 @@ from holdfast.webhook.runtime import dev
 Document = dict[str, Any]
 
 PATIENCE_MS = 60_000
-"""How long after the end of a deleted pod the controller may take to remove its finalizer."""
+"""Time after a pod's deletionTimestamp for the controller to remove its finalizer."""
 
 
 def attempt(about: str, what: str, check: Callable[[], Iterable[Finding]]) -> list[Finding]:
-    """Return the findings of a check, or why it could not be made."""
+    """Return the findings of a check, or one that explains why it could not run."""
     try:
         return list(check())
     except ApiStatusError as exc:
@@ -31,7 +31,7 @@ def attempt(about: str, what: str, check: Callable[[], Iterable[Finding]]) -> li
 
 
 def runs(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Runs:
-    """Return what runs the controller, by the objects there are. Raises ClusterError."""
+    """Return how the controller runs, based on the objects in the cluster. Raises ClusterError."""
     if deployment(api, own, installation.CONTROLLER) is not None:
         return Runs.DEPLOYMENT
     names = {one.get("metadata", {}).get("name") for _, one in registered}
@@ -39,12 +39,12 @@ def runs(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Runs
 
 
 def deployment(api: Api, own: str, name: str) -> Document | None:
-    """Read a Deployment of this namespace; None if it does not exist. Raises ClusterError."""
+    """Return a Deployment of this namespace, or None. Raises ClusterError."""
     return listing.one(api, api_path("apps/v1", "deployments", own, name), Document)
 
 
 def size(api: Api, own: str, registered: Iterable[tuple[str, Document]]) -> Iterator[Finding]:
-    """Judge the size of the configuration in the cluster. Raises ClusterError."""
+    """Check the size of the installed configuration. Raises ClusterError."""
     lengths = [
         len(condition.get("expression", ""))
         for _, one in registered
@@ -66,7 +66,7 @@ def _volumes(deployment: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
 
 
 def kept(api: Api, now_ms: int) -> Iterator[Finding]:
-    """Judge deleted pods of VMs that a finalizer of Holdfast keeps. Raises ClusterError."""
+    """Find deleted VM pods that Holdfast's finalizer still keeps. Raises ClusterError."""
     found: dict[str, list[str]] = {}
     query = {"labelSelector": kubevirt.LAUNCHERS}
     for pod in listing.objects(api, listing.pods_path(""), kubevirt.LauncherPod, query):

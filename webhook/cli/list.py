@@ -1,4 +1,4 @@
-"""`holdfast list`: held pods."""
+"""`holdfast list`: list held pods."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ def list(  # noqa: A001 - the command's name
 
 @dataclass(slots=True)
 class _HeldPods:
-    """Prints held pods, and what changes in them."""
+    """Prints held pods and their changes."""
 
     printing: Printing
     namespace: str
@@ -84,18 +84,18 @@ class _HeldPods:
     def write(
         self, pods: Iterable[Pod], places: Mapping[ObjectKey, PacePlace] = MappingProxyType({})
     ) -> None:
-        """Print the list; the places in lines change too often for a watch."""
+        """Print the list; `places` is empty in a watch, because places change too often."""
         found = held_pods.held_pods(pods, self.decider, self.freeze_of, places)
         self.known = {(one.namespace, one.name): one for one in found}
         self.is_headed = bool(found)
         self.printing.write(found, self._view(), self.namespace)
         held = {one.namespace for one in found}
-        for freeze in self.freeze_of.active():  # those that no line shows
+        for freeze in self.freeze_of.active():  # those that no row shows
             if freeze.namespace not in held and not (freeze.everywhere and held):
                 configured.note(str(freeze))
 
     def on_list(self, pods: Sequence[Pod]) -> None:
-        """Print the list; after an interruption, or for a script, each pod that has changed."""
+        """Print the list; after an interruption, or for a script, print each changed pod."""
         if not self.is_listed and not self.printing.is_for_scripts:
             self.write(pods)
             self.is_listed = True
@@ -108,7 +108,7 @@ class _HeldPods:
     def on_change(self, pod: Pod, *, is_deleted: bool) -> None:
         """Print a pod whose hold has begun, changed or ended."""
         if is_deleted or not held_pods.own_gates(pod):
-            # a released pod is no longer selected once it is bound, which is seen as a deletion
+            # a bound pod leaves the selection, so that its release looks like a deletion
             self._end(pod.key, "deleted" if is_deleted and held_pods.own_gates(pod) else "released")
             return
         freeze = self.freeze_of(pod.metadata.namespace)
@@ -128,7 +128,7 @@ class _HeldPods:
         self.printing.write_change(one, known, self._view(), self.namespace, is_first=is_first)
 
     def _view(self) -> View[HeldPodSummary]:
-        """Return the view as of now; overdue pods are red."""
+        """Return the view at the current time; overdue pods are red."""
         now_ms = self.time.now_ms()
         return View(
             "HeldPod",

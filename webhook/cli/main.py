@@ -1,4 +1,4 @@
-"""The `holdfast` command, its subcommands and its errors."""
+"""The `holdfast` command, its subcommands and its error output."""
 
 import importlib
 import sys
@@ -40,14 +40,14 @@ COMMANDS = {
     "uninstall": "Remove Holdfast from the cluster without leaving pods stuck.",
     "version": "Show the versions of the command, the installation and the cluster.",
 }
-"""Each command and its short help.
+"""All commands and their short help.
 
-The module `holdfast.webhook.cli.<name>`, or that in `_MODULES`, has a function of its name. It is
-imported only when the command is called, to keep `--help` fast.
+Each command is a function of the same name in the module `holdfast.webhook.cli.<name>`, or in that
+of `_MODULES`. Modules are imported only when their command runs, to keep `--help` fast.
 """
 
 SERVERS = ("controller", "dev", "serve")
-"""The commands that run Holdfast rather than use it."""
+"""Commands that run Holdfast itself."""
 _MODULES = {
     "deny": "approve",
     "describe": "explain",
@@ -55,7 +55,7 @@ _MODULES = {
     "rbac": "policies",
     "thaw": "freeze",
 }
-"""The modules of commands that are not in a module of the same name."""
+"""The modules of commands whose module has another name."""
 
 _ADVICE = {
     401: "log in again, or choose another --context",
@@ -67,11 +67,11 @@ class _LazyGroup(commands.Group):
     """A group whose commands are imported on demand."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse arguments; `help COMMAND`, and no arguments, mean --help."""
+        """Parse arguments, treating `help COMMAND` and an empty command line as --help."""
         if args[:1] == ["help"] or not args:
             args = [*args[1:], "--help"]
         text = stored_help.read(args, str(ctx.info_name))
-        if text is not None and not ctx.resilient_parsing:  # as shell completion does
+        if text is not None and not ctx.resilient_parsing:  # set during shell completion
             click.echo(text)
             ctx.exit()
         return super().parse_args(ctx, args)
@@ -87,13 +87,13 @@ class _LazyGroup(commands.Group):
         name = cmd_name.replace("-", "_")
         module = importlib.import_module(f"holdfast.webhook.cli.{_MODULES.get(name, name)}")
         command = getattr(module, name)
-        assert isinstance(command, click.Command)  # noqa: S101 - as COMMANDS says
+        assert isinstance(command, click.Command)  # noqa: S101 - COMMANDS lists only commands
         return command
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Find a command; for an unknown name, suggest a similar one."""
+        """Resolve a command, suggesting similar names for an unknown one."""
         try:
             return super().resolve_command(ctx, args)
         except NoSuchCommand as exc:  # click only knows imported commands
@@ -114,7 +114,7 @@ def cli() -> None:
 
 
 def main() -> None:
-    """Run the command; for an error of Holdfast, print one line and exit with status 1."""
+    """Run the command. On a HoldfastError, print one line and exit with status 1."""
     process.exit_on_signals()
     plugin = Path(sys.argv[0]).name.startswith("kubectl-")
     try:
@@ -125,22 +125,22 @@ def main() -> None:
 
 
 def complete() -> None:
-    """Complete a line for kubectl: the candidates, then `:4`, which means no file names."""
-    from holdfast.webhook.cli.completion import lines  # noqa: PLC0415 - help is fast
+    """Print completions for kubectl, then the directive `:4`, which disables file names."""
+    from holdfast.webhook.cli.completion import lines  # noqa: PLC0415 - keeps --help fast
 
     click.echo("\n".join([*lines(cli, sys.argv[1:]), ":4"]))
 
 
 def error_line(exc: HoldfastError) -> str:
-    """Return the line that reports an error, as click and kubectl word it."""
+    """Return an error on one line, in the format of click and kubectl."""
     head, text = "Error", with_advice(exc)
     if isinstance(exc, ApiStatusError) and exc.reason:
         head, text = f"Error from server ({exc.reason})", text.removeprefix(f"HTTP {exc.status}: ")
-    return messages.escape(f"{head}: {text}")  # it may quote another webhook
+    return messages.escape(f"{head}: {text}")  # the message may quote another webhook
 
 
 def with_advice(exc: HoldfastError) -> str:
-    """Return an error's message, with advice for errors of the API server."""
+    """Return the error message, with advice if the API server is unreachable or denies access."""
     if isinstance(exc, UnreachableError) and not isinstance(exc, CredentialsError):
         return (
             f"{exc}; check that the cluster is running, and check --kubeconfig, --context and "

@@ -1,4 +1,4 @@
-"""The files that -f, -R and -k name, as kubectl reads them."""
+"""Manifest files of -f, -R and -k, read as kubectl does."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from holdfast.webhook.errors import CommandError
 from holdfast.webhook.model import messages
 
 SUFFIXES = frozenset({".yaml", ".yml", ".json"})
-"""The files of a folder that are read."""
+"""Suffixes of the files to read in a folder."""
 
 
 def files(names: Iterable[str], *, recursive: bool) -> Iterator[str]:
-    """Yield the names of files, with a folder replaced by its manifests. Raises CommandError."""
+    """Yield file names, with each folder expanded to its manifests. Raises CommandError."""
     for name in names:
         if name.startswith(("http://", "https://")):
             raise CommandError(
@@ -39,7 +39,7 @@ def files(names: Iterable[str], *, recursive: bool) -> Iterator[str]:
 
 
 def kustomized(folder: str) -> bytes:
-    """Build a kustomization with kubectl or kustomize. Raises CommandError."""
+    """Return a kustomization, built with kubectl or kustomize. Raises CommandError."""
     if shutil.which("kubectl"):
         command = ["kubectl", "kustomize", folder]
     elif shutil.which("kustomize"):

@@ -16,16 +16,16 @@ from holdfast.webhook.report import pod_status
 from holdfast.webhook.report.pod_status import HOSTNAME, NodeState, Pin
 
 MOST_PINS = MOST_CLAIMS = 20
-"""Nodes, and volumes, that are read for a pod: users may name 50,000."""
+"""Maximum nodes and volumes to read for a pod: users may name 50,000."""
 _TIME = "%Y-%m-%d at %H:%M:%S UTC"
 
 
 def node_state(
     api: Api, name: str, pod: Pod | None = None, claims: Sequence[str] = ()
 ) -> NodeState:
-    """Read a node, and whether it accepts a pod with these claims.
+    """Return the state of a node, and whether it accepts a pod with these claims.
 
-    Without permission to read something, the state says so.
+    The state includes objects that could not be read.
     """
     try:
         found = _read(api, name)
@@ -35,7 +35,7 @@ def node_state(
 
 
 def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
-    """Read the nodes that a pod is restricted to, as the scheduler finds them."""
+    """Yield the states of the nodes that a pod is restricted to, as the scheduler finds them."""
     pins = pod_status.pins(pod)
     for pin in pins[:MOST_PINS]:
         if pin.by_label:
@@ -48,7 +48,7 @@ def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
 
 
 def bound(api: Api, name: str) -> Iterator[NodeState]:
-    """Read the node to which a pod is bound, if pods on it do not run."""
+    """Yield the state of the node to which a pod is bound, if it is missing or not ready."""
     try:
         node = _read(api, name)
     except ApiStatusError:
@@ -60,14 +60,14 @@ def bound(api: Api, name: str) -> Iterator[NodeState]:
 
 
 def recreated(api: Api, vm: VirtualMachine, args: StickyArgs) -> str:
-    """Say that a VM's node is younger than its record; empty if it is not, or nobody knows."""
+    """Return a warning if a VM's node is newer than its record; empty if not, or if unknown."""
     name, recorded = sticky_policy.recorded_node(vm, args), vm.written_at(args.node_annotation)
     if not name or recorded is None:
         return ""
     try:
         node = _read(api, name)
     except ApiStatusError:
-        return ""  # the state of the node says so
+        return ""  # the node's state reports it
     created = node.metadata.creation_timestamp if node else None
     if created is None or created <= recorded:
         return ""
@@ -122,7 +122,7 @@ def _state(
 
 
 def _volume(api: Api, namespace: str, claim: str) -> PersistentVolume | None:
-    """Read the volume of a claim; None if the claim or its volume does not exist."""
+    """Return the volume of a claim, or None if the claim or its volume does not exist."""
     path = api_path("v1", "persistentvolumeclaims", namespace, claim)
     found = listing.one(api, path, PersistentVolumeClaim)
     name = found.spec.volume_name if found else ""

@@ -1,4 +1,4 @@
-"""Options shared by several commands; each group reaches its command as one value."""
+"""Options shared by several commands; each group is passed to its command as one value."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 Function = Callable[..., Any]
 
 option = functools.partial(click.option, show_default=True)
-"""Makes an option whose help shows its default."""
+"""`click.option` with the default shown in the help."""
 
 config = click.option(
     "--config",
@@ -40,7 +40,7 @@ _NAMESPACE: Any = {
 
 
 def or_global(ctx: click.Context, param: click.Parameter, value: str | None) -> str | None:
-    """Take the global -n if the flag itself was not given after the subcommand."""
+    """Return the flag's value if it follows the subcommand, else the global -n or the default."""
     if ctx.get_parameter_source(str(param.name)) is ParameterSource.COMMANDLINE:
         return value
     return commands.chosen(ctx).get("namespace") or value
@@ -54,7 +54,7 @@ own_namespace = option(
     **{**_NAMESPACE, "help": "The namespace in which Holdfast is installed, not that of pods."},
 )
 holdfast_namespace = option("--holdfast-namespace", "own", **_NAMESPACE)
-"""For commands whose --namespace is that of pods."""
+"""For commands whose --namespace selects pods."""
 webhook_configuration = option(
     "--webhook-configuration", default=NAME, help="The name of both webhook configurations."
 )
@@ -62,7 +62,7 @@ webhook_configuration = option(
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The cluster and how to reach it, as given by kubectl's global flags."""
+    """The cluster and how to connect to it, from kubectl's global flags."""
 
     namespace: str | None = None
     kubeconfig: Path | None = None
@@ -84,7 +84,7 @@ class Target:
 
     @property
     def impersonation(self) -> list[tuple[str, str]]:
-        """The headers that impersonate a user. Raises UsageError."""
+        """The impersonation headers. Raises UsageError for a group or UID without a user."""
         if (self.as_groups or self.as_uid) and not self.as_user:
             raise click.UsageError("--as-group and --as-uid need --as")
         headers = [("Impersonate-User", self.as_user), ("Impersonate-Uid", self.as_uid)]
@@ -93,24 +93,24 @@ class Target:
 
     @property
     def conduct(self) -> Conduct:
-        """How requests are sent."""
+        """Timeout, verbosity and dry-run mode of requests."""
         from holdfast.webhook.cli.connection import Conduct  # noqa: PLC0415 - slow to import
 
         return Conduct(self.request_timeout / 1_000, self.verbosity, self.dry_run)
 
     @property
     def suffix(self) -> str:
-        """The end of a report of a change that is not stored, as in kubectl."""
+        """The suffix of output lines in a dry run, as in kubectl; empty otherwise."""
         return {"none": "", "client": " (dry run)", "server": " (server dry run)"}[self.dry_run]
 
     def connect(self, on_answer: Callable[..., None] | None = None) -> CommandCluster:
-        """Connect to it. Raises StartError."""
+        """Return a connection to the cluster. Raises StartError."""
         from holdfast.webhook.cli import connection  # noqa: PLC0415 - slow to import
 
         return connection.connect(self, on_answer)
 
     def arguments(self) -> list[str]:
-        """Return the flags that choose the cluster as command-line arguments."""
+        """Return the flags that select the cluster, as command-line arguments."""
         named = {
             "--kubeconfig": self.kubeconfig,
             "--context": self.context,
@@ -126,13 +126,13 @@ class Target:
 
 @dataclass(frozen=True, slots=True)
 class Scope:
-    """The objects, as selected by kubectl's options of the same names."""
+    """The objects that -A and -l select, as in kubectl."""
 
     all_namespaces: bool = False
     selector: str = ""
 
     def within(self, cluster: CommandCluster) -> str:
-        """Return the namespace; empty for all namespaces."""
+        """Return the selected namespace; empty for all namespaces."""
         return "" if self.all_namespaces else cluster.namespace
 
 
@@ -144,7 +144,7 @@ class Installed:
     config_path: Path | None = None
 
     def setup(self, cluster: CommandCluster, *, is_quiet: bool = False) -> pipelines.Setup:
-        """Return the configuration. Raises ConfigurationError and ClusterError."""
+        """Return the configuration. Raises ConfigurationError or ClusterError."""
         from holdfast.webhook.cli import configured  # noqa: PLC0415 - it writes to the terminal
 
         return configured.setup(cluster, self.own, self.config_path, is_quiet=is_quiet)
@@ -164,12 +164,12 @@ SCOPE: Sequence[Callable[[Function], Function]] = (
 
 
 def scope(command: Function) -> Function:
-    """Give a command `scope`: the objects that -A and -l select."""
+    """Add -A and -l to a command, passed as `scope`."""
     return grouped(command, "scope", Scope, *SCOPE)
 
 
 def target(command: Function) -> Function:
-    """Give a command `target`: the cluster that the global flags choose."""
+    """Pass the cluster that the global flags select to a command, as `target`."""
 
     @functools.wraps(command)
     def called(**given: Any) -> Any:
@@ -183,7 +183,7 @@ _TARGET = frozenset(Target.__dataclass_fields__)
 
 
 def installed(command: Function) -> Function:
-    """Give a command `installed`: the configuration by which it judges pods and VMs."""
+    """Add --holdfast-namespace and --config to a command, passed as `installed`."""
     return grouped(
         command,
         "installed",
@@ -200,7 +200,7 @@ def installed(command: Function) -> Function:
 
 
 def dry_run(command: Function) -> Function:
-    """Give a command --dry-run, which its `target` heeds."""
+    """Add --dry-run to a command; its `target` applies it."""
     return click.option(
         "--dry-run",
         type=click.Choice(["none", "client", "server"]),

@@ -1,4 +1,4 @@
-"""The places of held pods in the lines of their paces, as far as a user may list the pods."""
+"""Lookup of held pods' places in the lines of their paces, as far as a user may list pods."""
 
 from collections.abc import Callable, Iterable, Mapping
 
@@ -20,9 +20,9 @@ def pace_places(
     now_ms: int,
     freeze_of: Callable[[str], Freeze | None],
 ) -> Mapping[ObjectKey, PacePlace]:
-    """Find the places of held pods, if any has a pace. Raises ClusterError.
+    """Return the places of held pods that have a pace. Raises ClusterError.
 
-    Only a pace that the whole cluster shares needs the right to list all pods.
+    Only a cluster-wide pace needs permission to list pods in all namespaces.
     """
     lines = PaceLines(decider, now_ms, lambda namespace: freeze_of(namespace) is not None)
     pods = list(pods)

@@ -1,4 +1,4 @@
-"""`holdfast preview`: what Holdfast would change in manifests."""
+"""`holdfast preview`: show what Holdfast would change in manifests."""
 
 import io
 import sys
@@ -37,10 +37,10 @@ Examples:
   holdfast preview --strict manifests/*.yaml   in a pre-commit hook or in CI"""
 
 SIZE_LIMIT = 4 << 20
-"""Bytes of a file: more than a configuration, for what a whole folder makes, CRDs and all."""
+"""Maximum bytes of an input: a rendered folder with CRDs is larger than a configuration."""
 
 _WAIT_MS = 3_000
-"""How long the installed configuration is waited for."""
+"""Request timeout for the installed configuration."""
 
 Make = Callable[[Document], Sequence[Preview]]
 
@@ -109,7 +109,7 @@ def preview(
 def _check_outcome(
     failed: Sequence[str], files: int, *, refused: int, warned: int, cycle: Sequence[str]
 ) -> None:
-    """Report everything that is wrong. Raises CommandError if anything is."""
+    """Report all problems. Raises CommandError if there are any."""
     waiting = (
         f"these pods never start, because they wait for each other: {' > '.join(cycle)}; "
         f"remove one from annotation {AFTER}"
@@ -151,11 +151,11 @@ def _offline(target: options.Target, installed: options.Installed) -> tuple[Make
 def _setup(
     target: options.Target, installed: options.Installed
 ) -> tuple[pipelines.Setup, str, LabelsOf]:
-    """Return the configuration, the namespace and labels, from the cluster if it can be asked."""
+    """Return configuration, namespace and label lookup, from the cluster if it is reachable."""
     namespace = target.namespace or "default"
     assumed = pipelines.Setup(installed.config_path), namespace, lambda _: None
     if installed.config_path:
-        return assumed  # needs no cluster, as in a pre-commit hook
+        return assumed  # works without a cluster, as in a pre-commit hook
     if not any(file.exists() for file in kubeconfigs(target.kubeconfig)):
         return assumed
     try:
@@ -176,7 +176,7 @@ def _shown(
 ) -> Iterator[Sequence[Preview]]:
     """Print the previews of a file's objects, and yield those of each object.
 
-    All objects are added to `read`, and why the file cannot be read to `failed`.
+    Appends all objects to `read`, and the error to `failed` if the file cannot be read.
     """
     try:
         documents = _documents(name, text)
@@ -206,7 +206,7 @@ def _documents(name: str, text: bytes | None = None) -> Sequence[Any]:
         ) from None
     try:
         stream = io.BytesIO(text)
-        stream.name = "standard input" if name == "-" else name  # for the place of an error
+        stream.name = "standard input" if name == "-" else name  # shown in errors
         return [*yaml.load_all(stream, safe_yaml.ManifestLoader)]
     except safe_yaml.MISTAKES as exc:
         raise CommandError(

@@ -1,4 +1,4 @@
-"""The outputs of commands that list objects, as `kubectl get` has them."""
+"""Output formats of commands that list objects, as in `kubectl get`."""
 
 from __future__ import annotations
 
@@ -21,9 +21,10 @@ _FORMATS = ("json", "yaml", "name", "wide", "jsonpath=", "custom-columns=")
 
 @dataclass(frozen=True, slots=True)
 class View(Generic[T]):
-    """How objects of one kind are shown.
+    """The presentation of objects of one kind.
 
-    `resource` is what `-o name` writes before a name; `head` and `row` get whether it is wide.
+    `resource` is the prefix of names with `-o name`. `head` and `row` receive whether the output is
+    wide.
     """
 
     kind: str
@@ -36,7 +37,7 @@ class View(Generic[T]):
 
 @dataclass(frozen=True, slots=True)
 class Printing:
-    """The format that -o, --no-headers and --sort-by choose."""
+    """The output format that -o, --no-headers and --sort-by select."""
 
     output: str = ""
     no_headers: bool = False
@@ -44,11 +45,11 @@ class Printing:
 
     @property
     def is_for_scripts(self) -> bool:
-        """Whether the list is one document."""
+        """Whether the output is JSON, YAML or JSONPath."""
         return self.output.startswith(("json", "yaml"))
 
     def write(self, found: Sequence[T], view: View[T], namespace: str) -> None:
-        """Print objects; `namespace` is empty for all."""
+        """Print objects; an empty `namespace` means all namespaces."""
         documents = [(view.document(one), one) for one in found]
         if self.sort_by and documents:
             if not any(jsonpath.find(self.sort_by, document) for document, _ in documents):
@@ -82,9 +83,9 @@ class Printing:
         *,
         is_first: bool,
     ) -> None:
-        """Print an object that changed after the list, in the columns of the known objects.
+        """Print an object that changed after the list, aligned with the known objects.
 
-        The first one of an empty list comes with the headers.
+        If the list was empty, `is_first` adds the headers to the first object.
         """
         document = view.document(changed)
         name, _, expression = self.output.partition("=")
@@ -151,7 +152,7 @@ def _cell(path: str, document: Document) -> str:
 
 
 def _output(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    """Check a format, and the expressions in it."""
+    """Return a valid format. Raises BadParameter if it or an expression in it is invalid."""
     if value in {"", *_FORMATS[:4]}:
         return value
     if not value.startswith(_FORMATS[4:]):
@@ -177,7 +178,7 @@ def _sort_by(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
 
 
 def printing(command: options.Function) -> options.Function:
-    """Give a command `printing`: the format of what it lists."""
+    """Add -o, --no-headers and --sort-by to a command, passed as `printing`."""
     return options.grouped(
         command,
         "printing",

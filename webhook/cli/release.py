@@ -39,7 +39,7 @@ def release(*, choice: PodChoice, installed: options.Installed, target: options.
     """
     time = listing.Time()
     cluster = target.connect(time.observe)
-    # it decides only which notes are printed: the gates that are removed are Holdfast's own
+    # affects only the printed notes: all of Holdfast's gates are removed in any case
     decider = pipelines.release_decider(installed.setup(cluster, is_quiet=True))
     releaser = Releaser(cluster, decider, time.now_ms, force=True)
     PodAction(
@@ -54,7 +54,7 @@ def release(*, choice: PodChoice, installed: options.Installed, target: options.
 
 
 def _unheld(pod: PodWithStatus) -> str:
-    """Say what a pod does that is not held."""
+    """Return a message that a pod is not held, with its state."""
     namespace, name = pod.key
     where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
     state = f"it is {pod.status.phase or 'Pending'}{where}"
@@ -66,7 +66,7 @@ def _unheld(pod: PodWithStatus) -> str:
 
 
 def _release(releaser: Releaser, decider: ReleaseDecider, pod: Pod) -> tuple[str, str]:
-    """Release one pod, and retry if it changes meanwhile; return the outcome or the problem."""
+    """Release a pod, retrying if it changes meanwhile; return the outcome or the problem."""
     note = pending_release(pod, decider)
     attempt = Attempt(Outcome.GONE)
     for _ in range(ATTEMPTS):

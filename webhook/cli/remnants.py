@@ -1,4 +1,4 @@
-"""What Holdfast leaves in a cluster, and `holdfast uninstall` removes."""
+"""Holdfast's objects, gates, finalizers and records, which `holdfast uninstall` removes."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -40,28 +40,28 @@ _OF_OTHERS = (
     ("batch/v1", "cronjobs"),
     ("v1", "pods"),
 )
-"""Kinds without which a namespace has no work of others in it."""
+"""Kinds that count as workloads of others in a namespace."""
 _ENDLESS = {approvals.GATE, AFTER}
 """Gates of pods without a due time."""
 
 
 def pods(api: Api) -> list[Pod]:
-    """List the pods with gates or finalizers of Holdfast. Raises ClusterError."""
+    """Return the pods with gates or finalizers of Holdfast. Raises ClusterError."""
     found = listing.objects(api, listing.pods_path(""), Pod)
     return [pod for pod in found if own(pod.gates) or own(pod.finalizers)]
 
 
 def landed(api: Api) -> list[Pod]:
-    """List bound pods of VMs with our finalizer: their node is not recorded yet.
+    """Return bound VM pods with Holdfast's finalizer, whose node is not recorded yet.
 
-    Others may have a finalizer that a user has added. Raises ClusterError.
+    Other pods do not count: a user may have added the finalizer. Raises ClusterError.
     """
     found = listing.objects(api, listing.pods_path(""), Pod, {"labelSelector": kubevirt.LAUNCHERS})
     return [pod for pod in found if kubevirt.STICKY in pod.finalizers and pod.spec.node_name]
 
 
 def waiting(gated: Sequence[Pod]) -> str:
-    """Say which held pods are waited for, and which of them may wait forever."""
+    """Return a message about the held pods, and those of them that may wait forever."""
     text = f"waiting for {table.counted(len(gated), 'held pod')} ({named(gated)})"
     if endless := [pod for pod in gated if not _ENDLESS.isdisjoint(pod.gates)]:
         text += (
@@ -72,9 +72,9 @@ def waiting(gated: Sequence[Pod]) -> str:
 
 
 def is_own(api: Api, namespace: str) -> bool:
-    """Return whether a namespace is Holdfast's, by its label or a Deployment, or is being deleted.
+    """Return whether a namespace has Holdfast's label or a Deployment, or is being deleted.
 
-    After an interruption, a namespace that is being deleted may have lost its Deployments. Raises
+    After an interrupted uninstall, a terminating namespace may have lost its Deployments. Raises
     ClusterError.
     """
     path = api_path("v1", "namespaces", name=namespace)
@@ -94,7 +94,7 @@ def is_own(api: Api, namespace: str) -> bool:
 
 
 def foreign(api: Api, namespace: str) -> str:
-    """Name something of others that would be deleted with a namespace; empty if nothing is found.
+    """Return the TYPE/NAME of an object of others in a namespace; empty if there is none.
 
     Raises ClusterError.
     """
@@ -107,7 +107,7 @@ def foreign(api: Api, namespace: str) -> str:
 
 
 def bound_namespaces(api: Api) -> set[str]:
-    """Return the namespaces of the accounts with the controller's role. Raises ClusterError."""
+    """Return the namespaces of ServiceAccounts with the controller's role. Raises ClusterError."""
     path = f"{RBAC}/clusterrolebindings/{CONTROLLER}"
     binding: dict[str, Any] = listing.one(api, path, dict) or {}
     subjects = binding.get("subjects") or ()
@@ -115,13 +115,13 @@ def bound_namespaces(api: Api) -> set[str]:
 
 
 def is_dev_registered(api: Api) -> bool:
-    """Return whether `holdfast dev` has registered webhooks, which are not removed."""
+    """Return whether `holdfast dev` has registered webhooks, which uninstall keeps."""
     paths = configurations.paths(dev.NAME)
     return any(listing.one(api, path, msgspec.Raw) is not None for path in paths)
 
 
 def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
-    """Read the current and earlier configurations. Raises ClusterError."""
+    """Yield the current and earlier configurations that are valid. Raises ClusterError."""
     for each in listing.objects(api, api_path("v1", "configmaps", namespace), dict[str, Any]):
         text = (each.get("data") or {}).get(FILE)
         if text is None:
@@ -133,7 +133,7 @@ def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
 
 
 def recorded_vms(api: Api, keys: Sequence[str]) -> list[VirtualMachine]:
-    """List the VMs with one of these annotations; none without KubeVirt. Raises ClusterError."""
+    """Return the VMs with one of these annotations; none without KubeVirt. Raises ClusterError."""
     try:
         found = list(listing.objects(api, kubevirt.vm_path("", ""), VirtualMachine))
     except ApiStatusError as exc:
@@ -144,7 +144,7 @@ def recorded_vms(api: Api, keys: Sequence[str]) -> list[VirtualMachine]:
 
 
 def typed(path: str) -> str:
-    """Return the TYPE/NAME of an object's path, as kubectl prints it."""
+    """Return the TYPE/NAME of an object from its API path, as kubectl prints it."""
     *root, plural, name = path.split("/")
     group = f".{root[2]}" if root[1] == "apis" else ""
     singular = f"{plural[:-3]}y" if plural.endswith("ies") else plural[:-1]
@@ -152,14 +152,14 @@ def typed(path: str) -> str:
 
 
 def own(names: Iterable[str]) -> list[str]:
-    """Return the gates or finalizers that are Holdfast's."""
+    """Return Holdfast's gates or finalizers among these names."""
     return [name for name in names if name.startswith(OWN_PREFIX)]
 
 
 def clearing(pod: Pod, now_ms: int) -> list[Operation]:
-    """Build the patch that releases a pod and removes our finalizers, unless it has changed."""
+    """Return a patch that releases an unchanged pod and removes Holdfast's finalizers."""
     ours = [index for index, name in enumerate(pod.finalizers) if own([name])]
-    # From the end, so that the other indexes stay valid.
+    # from the end, to keep the other indexes valid
     removals: list[Operation] = [
         {"op": "remove", "path": f"/metadata/finalizers/{at}"} for at in reversed(ours)
     ]
@@ -174,7 +174,7 @@ def clearing(pod: Pod, now_ms: int) -> list[Operation]:
 
 
 def vm_keys(configured: Iterable[config.Configuration]) -> list[str]:
-    """List the annotations that Holdfast writes on VMs, by default and in these configurations.
+    """Return the annotations that Holdfast writes on VMs: the defaults and the configured ones.
 
     `holdfast.dev/sticky` is not included: users write it.
     """
@@ -190,7 +190,7 @@ def vm_keys(configured: Iterable[config.Configuration]) -> list[str]:
 
 
 def rest(namespace: str) -> list[str]:
-    """List the paths to remove last, in order: policies, namespace, RBAC objects."""
+    """Return the paths to remove last, in order: policies, namespace, RBAC objects."""
     accounts = (CONTROLLER, f"{CONTROLLER}-after", f"{CONTROLLER}-kubevirt", WEBHOOK)
     roles = (*accounts, rights.FREEZER, pod_policies.APPROVER, pod_policies.RELEASER)
     return [
@@ -206,5 +206,5 @@ def rest(namespace: str) -> list[str]:
 
 
 def named(found: Sequence[Pod]) -> str:
-    """Name some of the pods, for a message."""
+    """Return some of the pods' names, for a message."""
     return table.some(["/".join(pod.key) for pod in found], _MOST_NAMED)

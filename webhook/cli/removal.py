@@ -1,4 +1,4 @@
-"""The steps of `holdfast uninstall`, in their order."""
+"""The steps of `holdfast uninstall`, in order."""
 
 import time
 from collections.abc import Callable, Iterable
@@ -23,34 +23,34 @@ from holdfast.webhook.report.doctor.installation import CONTROLLER, Runs
 from holdfast.webhook.runtime import dev
 
 _POLL = 0.5  # seconds
-_ATTEMPTS = 5  # for a pod that others keep changing
+_ATTEMPTS = 5  # per pod, on conflicts
 _CHANGED = {409, 422}
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """The steps; each can be repeated, and raises CommandError or ClusterError.
+    """The steps. Each can be repeated, and raises CommandError or ClusterError.
 
-    In a dry run, nothing is waited for.
+    A dry run does not wait.
     """
 
     api: Api
     namespace: str
     timeout: float
     suffix: str = ""
-    """The end of each report of a dry run; empty otherwise."""
+    """The suffix of output lines in a dry run; empty otherwise."""
     now_ms: Callable[[], int] = lambda: 0
     done: list[str] = field(default_factory=list)
-    """The changes so far; a dry run reports each."""
+    """The changes so far; a dry run prints each."""
 
     def require_namespace(self, *, prepare: bool) -> None:
-        """Check that Holdfast is installed in no other namespace, and shares its own with nobody.
+        """Check that Holdfast is installed only in this namespace, without workloads of others.
 
-        Raises CommandError.
+        Raises CommandError if it is not.
         """
         called = webhook_checks.clients(webhook_checks.registered(self.api))
         found = {*webhook_checks.namespaces(called)}
-        if not prepare:  # the chart's hook may not read it
+        if not prepare:  # the chart's hook may not read the binding
             found |= remnants.bound_namespaces(self.api)
         if found and self.namespace not in found:
             raise CommandError(
@@ -61,7 +61,7 @@ class Removal:
             self._require_alone()
 
     def stop_asking(self) -> None:
-        """Remove the webhook configurations, so that no more pods are held."""
+        """Remove the webhook configurations, to stop holding new pods."""
         names = {one["metadata"]["name"] for _, one in webhook_checks.registered(self.api)}
         ours = sorted(names - {dev.NAME} | {configurations.NAME})
         paths = [path for name in ours for path in configurations.paths(name)]
@@ -70,7 +70,7 @@ class Removal:
     def wait_for_releases(self) -> None:
         """Wait until the controller has released every held pod at its due time.
 
-        Pods that are created later than `timeout` do not count: users can create them endlessly.
+        Pods created after `timeout` do not count: users can create them endlessly.
         """
         reported = ""
         known: set[str] = set()
@@ -96,7 +96,7 @@ class Removal:
         landed = remnants.landed(self.api)
         if not landed or purge:
             return
-        # every installation has this role, wherever its namespace is
+        # every installation has this role, in whatever namespace it is
         if listing.one(self.api, f"{remnants.RBAC}/clusterroles/{CONTROLLER}", msgspec.Raw) is None:
             terminal.report(
                 f"the nodes of {remnants.named(landed)} stay unrecorded: Holdfast is gone"
@@ -137,10 +137,10 @@ class Removal:
         )
 
     def clear_pods(self, *, waited: bool = False) -> None:
-        """Remove all our gates and finalizers, except those that users add meanwhile.
+        """Remove all of Holdfast's gates and finalizers, except those that users add meanwhile.
 
-        After `wait_for_releases` no pod is held any more, except in a dry run. Raises CommandError
-        if a gate or finalizer cannot be removed.
+        If `waited`, a dry run skips held pods, which would have been released by now. Raises
+        CommandError if a gate or finalizer cannot be removed.
         """
         found = remnants.pods(self.api)
         if waited and self.suffix:
@@ -151,7 +151,7 @@ class Removal:
             return
         held = [pod for pod in found if remnants.own(pod.gates)]
         terminal.report(f"released {table.counted(len(held), 'held pod')}")
-        left = remnants.pods(self.api)  # those that failed, and new ones
+        left = remnants.pods(self.api)  # failed ones, and new ones
         failed = {remnants.named([pod]): reason for pod in left if (reason := self._clear(pod))}
         if failed:
             name, reason = next(iter(failed.items()))
@@ -164,7 +164,7 @@ class Removal:
     def forget_vms(self) -> None:
         """Remove the recorded nodes of all VMs, from every configured annotation.
 
-        Does nothing without KubeVirt. Raises CommandError if records are left; it can be repeated.
+        Does nothing without KubeVirt. Raises CommandError if records are left.
         """
         keys = remnants.vm_keys(remnants.configured(self.api, self.namespace))
         body = msgspec.json.encode({"metadata": {"annotations": dict.fromkeys(keys)}})
@@ -185,7 +185,7 @@ class Removal:
             )
 
     def remove_made(self) -> None:
-        """Remove what the controller has created in its namespace."""
+        """Remove the certificates and the Lease that the controller created."""
         own = self.namespace
         secrets = (api_path("v1", "secrets", own, name) for name in (CA_SECRET, LEAF_SECRET))
         lease = api_path("coordination.k8s.io/v1", "leases", own, LEASE)

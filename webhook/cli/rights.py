@@ -1,4 +1,4 @@
-"""The guard's rights of a user, which commands check before they try anything."""
+"""A user's permissions for the guard, which commands check before they change anything."""
 
 import msgspec
 
@@ -9,12 +9,12 @@ from holdfast.webhook.kube.api import Api
 from holdfast.webhook.policies.expressions import RELEASE_GROUP, RELEASE_RESOURCE
 
 CONFIG_READER = "holdfast-config-reader"
-"""The Role in Holdfast's namespace that permits reading the installed configuration."""
+"""The Role in Holdfast's namespace that grants reading the installed configuration."""
 FREEZER = "holdfast-freezer"
 
 
 def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:
-    """Return whether this user, or another one, may do something. Raises ClusterError."""
+    """Return whether a user, by default the current one, has a permission. Raises ClusterError."""
     kind = "SubjectAccessReview" if user else "SelfSubjectAccessReview"
     spec = {"resourceAttributes": attributes, **({"user": user} if user else {})}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
@@ -24,7 +24,7 @@ def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:
 
 
 def require_freezing(api: Api, namespace: str) -> None:
-    """Require the permission to freeze a namespace, also in a dry run. Raises CommandError."""
+    """Check the permission to freeze a namespace, even in a dry run. Raises CommandError."""
     attributes = {"verb": "patch", "resource": "namespaces"}
     if not allowed(api, {**attributes, "namespace": namespace, "name": namespace}):
         raise CommandError(
@@ -34,7 +34,7 @@ def require_freezing(api: Api, namespace: str) -> None:
 
 
 def require(api: Api, namespace: str, what: str, verb: str, role: str) -> None:
-    """Require a verb on holds, also where no guard is installed. Raises CommandError."""
+    """Check the permission for a verb on holds, even without a guard. Raises CommandError."""
     group, resource = RELEASE_GROUP, RELEASE_RESOURCE
     attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
     if not allowed(api, attributes):

@@ -1,4 +1,4 @@
-"""The pods to which a command writes: named, of workloads, or selected by their labels."""
+"""Selection of the pods that a command changes: by name, workload or label."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from holdfast.webhook.report import table
 from holdfast.webhook.report.pod_status import PodWithStatus
 
 _Found = tuple[list[PodWithStatus], list[str]]
-"""Pods, and why there are no others."""
+"""The pods to change, and the problems with the other targets."""
 
 
 @dataclass(frozen=True, slots=True)
 class PodChoice(options.Scope):
-    """The pods that a user chooses. Raises UsageError."""
+    """The pods that a user selects, either by name or by label. Raises UsageError."""
 
     names: Sequence[targets.NamedTarget] = ()
     yes: bool = False
@@ -36,7 +36,7 @@ class PodChoice(options.Scope):
 
 
 def pod_choice(verb: str) -> Callable[[options.Function], options.Function]:
-    """Give a command `choice`: the pods by name or by label."""
+    """Add names, -A, -l and --yes to a command, passed as `choice`."""
     names = click.argument(
         "names",
         nargs=-1,
@@ -54,9 +54,9 @@ def pod_choice(verb: str) -> Callable[[options.Function], options.Function]:
 class PodAction:
     """An action of a command on pods.
 
-    `what` names the pods that it `concerns`, in the plural; `unconcerned` says why a named pod is
-    none of them. `right` are arguments of `rights.require`. `write` writes to a pod, and returns
-    the outcome or the problem.
+    `concerns` returns whether the action applies to a pod, `what` describes such pods in the
+    plural, and `unconcerned` returns why it does not apply to a named pod. `right` holds arguments
+    of `rights.require`. `write` changes a pod, and returns the outcome or the problem.
     """
 
     verb: str
@@ -68,7 +68,7 @@ class PodAction:
     write: Callable[[PodWithStatus], tuple[str, str]]
 
     def run(self, cluster: CommandCluster, choice: PodChoice, suffix: str) -> None:
-        """Write to each pod, and report each. Raises CommandError if one fails."""
+        """Change each pod, and print each outcome. Raises CommandError if one fails."""
         pods, problems = (self._named if choice.names else self._selected)(cluster, choice)
         for namespace in dict.fromkeys(pod.metadata.namespace for pod in pods):
             rights.require(cluster, namespace, *self.right)
@@ -94,7 +94,7 @@ class PodAction:
         return [*filter(self.concerns, listing.objects(cluster, path, PodWithStatus, query))], []
 
     def _named(self, cluster: CommandCluster, choice: PodChoice) -> _Found:
-        """Read the pods that are named; those that are missing or of no concern are problems."""
+        """Return the named pods to change, and a problem for each other target."""
         problems: list[str] = []
         pods: dict[ObjectKey, PodWithStatus] = {}
         for each in choice.names:

@@ -130,7 +130,7 @@ def _application(
     ready: Callable[[], bool],
     health: tuple[str, int] | None,
 ) -> Callable[[], AsyncHandler]:
-    """Make the pipeline now, so that what is wrong with it stops the start."""
+    """Build the pipeline at once, to fail early, and return a factory of the handler."""
     handle = Handle()
     lookup = ClusterLookup(target.connect, observe=metrics.observe_lookup)
     handle.connect(lookup=lookup)

@@ -59,7 +59,7 @@ DISABLE_PLUGIN = click.option(
 
 
 def process(command: options.Function) -> options.Function:
-    """Give a command `process`: the options of long-running commands."""
+    """Add the options of long-running commands, passed as `process`."""
     return options.grouped(
         command,
         "process",

@@ -26,20 +26,20 @@ DECIDED: Mapping[str, tuple[str, ...]] = {
 _DEFAULTED = [json_patch.write_toleration(one) for one in json_patch.DEFAULT_TOLERATIONS]
 """Tolerations that the admission plugin DefaultTolerationSeconds adds to every pod."""
 _BAD_PATCH = "failed to create typed patch object"
-"""The API server answers an apply with an unknown field with status 500 and this text."""
+"""The message of the API server's status 500 for an apply with an unknown field."""
 
 
 @dataclass(frozen=True, slots=True)
 class ServerPreview:
-    """Previews by the API server, including other webhooks; nothing is stored."""
+    """Server-side previews, including other webhooks; nothing is stored."""
 
     api: Api
     namespace: str
     warned: list[str]
-    """The warnings of the responses so far, as the connection adds them."""
+    """The warnings of responses, appended by the connection."""
 
     def preview(self, document: Document) -> Sequence[Preview]:
-        """Preview a pod, or each template of a workload. Raises ClusterError on a failure."""
+        """Return previews of a pod or of each template of a workload. Raises ClusterError."""
         made = Preview(previews.described(document, self.namespace))
         namespace = str((document.get("metadata") or {}).get("namespace") or self.namespace)
         if previews.is_known(document):
@@ -71,7 +71,7 @@ class ServerPreview:
             stored = safe_json.decode(safe_json.ANY, self._send("POST", path, _anonymous(pod), {}))
         except ApiStatusError as exc:
             return _refused(replace(made, warnings=made.warnings or self.warned[:]), exc)
-        if not previews.is_known(document):  # else those of the workload are there already
+        if not previews.is_known(document):  # else the workload's are included
             made = replace(made, warnings=[*made.warnings, *dict.fromkeys(self.warned)])
         return replace(made, before=decided(before), after=decided(stored))
 
@@ -94,14 +94,14 @@ class ServerPreview:
 
 
 def _refused(made: Preview, exc: ApiStatusError) -> Preview:
-    """Add a rejection by the API server to a preview. Raises any other error again."""
+    """Return the preview with the API server's rejection. Re-raises any other error."""
     if exc.status in {400, 403, 422} or _BAD_PATCH in str(exc):
         return replace(made, refusals=[str(exc)])
     raise exc
 
 
 def decided(pod: Document) -> Document:
-    """Keep only the fields that Holdfast may write, in one order, without what every pod gets."""
+    """Return the fields that Holdfast may write, sorted, without the defaults of every pod."""
     kept: dict[str, Any] = {}
     for part, fields in DECIDED.items():
         found = pod.get(part) or {}
@@ -116,16 +116,16 @@ def decided(pod: Document) -> Document:
 
 
 def _ordered(value: Any) -> Any:
-    """Sort keys, as the API server does with annotations."""
+    """Return the value with sorted keys, as the API server sorts annotations."""
     if isinstance(value, dict):
         return {key: _ordered(value[key]) for key in sorted(value, key=str)}
     return [_ordered(one) for one in value] if isinstance(value, list) else value
 
 
 def _anonymous(pod: Document) -> Document:
-    """Give the pod a generated name and no owner, in case it exists, unless that is a DaemonSet.
+    """Return the pod with a generated name and without owners, in case it exists.
 
-    Holdfast does not place the pods of DaemonSets.
+    A DaemonSet stays its owner, because Holdfast does not place the pods of DaemonSets.
     """
     metadata = dict(previews.metadata_of(pod))
     owners = metadata.get("ownerReferences") or ()

@@ -31,7 +31,7 @@ Examples:
 
 
 def _vm_name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
-    """Accept vm/NAME as well as NAME."""
+    """Return the name in NAME or vm/NAME. Raises BadParameter for other types."""
     kind, slash, _ = value.rpartition("/")
     found = targets.parse(value if slash else f"vm/{value}")
     if not found.is_vm:
@@ -181,7 +181,7 @@ def move(
 
 
 def _move(api: Api, vm: TemplatedMachine, node: str, args: StickyArgs, *, suffix: str) -> bool:
-    """Change the record of a VM that has not changed since it was read, and print the outcome."""
+    """Change a VM's record and print the outcome; return False if it failed or the VM changed."""
     change = sticky_vms.record(vm, node, args)
     change["metadata"]["resourceVersion"] = vm.metadata.resource_version
     name = "/".join(vm.key)
@@ -201,7 +201,7 @@ def _warn_of_mismatch(api: Api, followed: Iterable[StickyArgs | None]) -> None:
 
 
 def _state_for(api: Api, node: str, vm: TemplatedMachine) -> NodeState:
-    """Read a node, and whether it accepts the pod that a VM's template defines."""
+    """Return the state of a node, and whether it accepts the pod of a VM's template."""
     claims = [volume.claim for volume in vm.next_spec.volumes or () if volume.claim]
     return nodes.node_state(api, node, vm.next_pod, claims)
 

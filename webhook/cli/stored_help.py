@@ -1,6 +1,6 @@
-"""The help of each command, stored: a command takes three times as long to import as to show this.
+"""Stored help of each command, because importing a command takes three times as long.
 
-`python -m docs.generate` writes the file.
+`python -m docs.generate` writes `help.json`.
 """
 
 import json
@@ -14,7 +14,7 @@ _FLAGS = ("--help", "-h")
 
 
 def read(args: Sequence[str], program: str) -> str | None:
-    """Return the help that these arguments ask for; None if it is not stored in this width."""
+    """Return the stored help for these arguments, or None if it has to be generated."""
     if args[-1] not in _FLAGS or shutil.get_terminal_size().columns < WIDTH:
         return None
     texts: dict[str, str] = json.loads(pkgutil.get_data(__package__, "help.json") or "{}")

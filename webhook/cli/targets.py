@@ -1,4 +1,4 @@
-"""Arguments such as `web-0`, `pod/web-0` and `deployment/web`, and the pods that they mean."""
+"""Resolve arguments such as `web-0`, `pod/web-0` and `deployment/web` to pods."""
 
 from __future__ import annotations
 
@@ -39,39 +39,39 @@ _BETWEEN: Mapping[str, str] = {
     "deployment": "replicaset",
     "virtualmachine": "virtualmachineinstance",
 }
-"""The type through which an object controls its pods; others do it directly."""
+"""The intermediate owner of an object's pods; other types control their pods directly."""
 _OPERATORS = {"In": "in", "NotIn": "notin"}
 
 
 @dataclass(frozen=True, slots=True)
 class NamedTarget:
-    """An object whose pods a command is about."""
+    """An object named on the command line: a pod, or a controller of pods."""
 
     kind: str
     name: str
 
     @property
     def is_pod(self) -> bool:
-        """Whether it is a pod itself."""
+        """Whether the target is a pod."""
         return self.kind == _POD
 
     @property
     def is_vm(self) -> bool:
-        """Whether it is a VM or its VMI, which have the same name."""
+        """Whether the target is a VM or its VMI, which have the same name."""
         return self.kind in _VMS
 
     @property
     def plural(self) -> str:
-        """Its resource, as in kubectl get."""
+        """The plural resource name, as in kubectl get."""
         return _TYPES[self.kind][1]
 
     def path(self, namespace: str) -> str:
-        """Return its API path; of a target without a name, that of the list."""
+        """Return the object's API path, or the list path if the target has no name."""
         version, plural, _ = _TYPES[self.kind]
         return api_path(version, plural, namespace, self.name)
 
     def pods(self, api: Api, namespace: str, kind: type[_Pod]) -> list[_Pod]:
-        """Read the pods that it controls, as objects of `kind`. Raises CommandError without it."""
+        """Return the target's pods, as objects of `kind`. Raises CommandError if it is missing."""
         if self.is_pod:
             found = listing.one(api, pod_path(namespace, self.name), kind)
             return [found or self._missing(api, namespace)]
@@ -92,12 +92,12 @@ class NamedTarget:
             named = {"fieldSelector": f"metadata.name={self.name}"}  # a VMI has its VM's name
             middle = listing.objects(api, path, ApiObject, named if self.is_vm else query)
             owners = {each.metadata.uid for each in middle if _controller(each) in owners}
-        # anyone who may create pods can give them the labels
+        # labels are not enough: anyone who can create pods can set them
         pods = listing.objects(api, listing.pods_path(namespace), kind, query)
         return [pod for pod in pods if _controller(pod) in owners]
 
     def _missing(self, api: Api, namespace: str) -> NoReturn:
-        """Say that it does not exist, and which workload has its name, or where to look."""
+        """Raise CommandError, suggesting a workload of the same name or a kubectl command."""
         other = self.is_pod and _workload_of_name(api, namespace, self.name)
         cure = (
             f"did you mean {other}?" if other else f"see kubectl get {self.plural} -n {namespace}"
@@ -115,7 +115,7 @@ def _workload_of_name(api: Api, namespace: str, name: str) -> str:
 
 
 def parse_all(texts: Sequence[str]) -> list[NamedTarget]:
-    """Parse arguments: names and TYPE/NAME, or one TYPE before its names. Raises CommandError."""
+    """Parse pod names and TYPE/NAME, or one TYPE followed by names. Raises CommandError."""
     kind, *names = texts
     if names and kind.lower().partition(".")[0] in _BY_NAME and "/" not in "".join(names):
         texts = [f"{kind}/{name}" for name in names]
@@ -123,7 +123,7 @@ def parse_all(texts: Sequence[str]) -> list[NamedTarget]:
 
 
 def parse(text: str) -> NamedTarget:
-    """Parse a pod's name or TYPE/NAME. Raises CommandError."""
+    """Parse a pod name or TYPE/NAME. Raises CommandError."""
     written, slash, name = text.rpartition("/")
     if not slash:
         return NamedTarget(_POD, text)
@@ -143,7 +143,7 @@ def _controller(one: ApiObject) -> str:
 
 
 def _selector(selector: Mapping[str, Any]) -> str:
-    """Write an object's selector as a query; a ReplicationController's has only labels."""
+    """Return a selector as a query; a ReplicationController's is a plain label map."""
     if not {"matchLabels", "matchExpressions"} & selector.keys():
         return ",".join(f"{key}={value}" for key, value in selector.items())
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]

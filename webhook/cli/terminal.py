@@ -16,16 +16,16 @@ from holdfast.webhook.report import table as tables
 
 _MOST_NAMED = 20
 _CELL = 1_000
-"""Characters of a cell in a table: a longer one would pad every row."""
+"""Maximum characters of a table cell: a longer one would pad every row."""
 
 Styled = tuple[str, str]
 """A line and its style, which may be empty."""
 
-_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # ten times as fast, where libyaml is there
+_Dumper = getattr(yaml, "CSafeDumper", yaml.SafeDumper)  # 10 times as fast, if libyaml is there
 
 
 def write(lines: Iterable[Styled], *, err: bool = False) -> None:
-    """Write lines, colored on a terminal without NO_COLOR; the terminal wraps long ones."""
+    """Write lines, colored on a terminal unless NO_COLOR is set; long lines are not wrapped."""
     stream = sys.stderr if err else sys.stdout
     colored = (
         stream.isatty() and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
@@ -38,19 +38,19 @@ def write(lines: Iterable[Styled], *, err: bool = False) -> None:
 
 
 def report(text: str) -> None:
-    """Write a line about the progress of a command, on standard error."""
+    """Write a progress line to standard error."""
     write([(text, "")], err=True)
 
 
 def _styled(line: str, style: str) -> str:
-    """Style a line: words such as `bold red`."""
+    """Return a line in a style such as `bold red`."""
     words = style.split()
     color = next((word for word in words if word not in {"bold", "dim"}), None)
     return click.style(line, fg=color, bold="bold" in words or None, dim="dim" in words or None)
 
 
 def check_outcome(problems: Sequence[str], total: int) -> None:
-    """Report what failed of `total` objects. Raises CommandError if anything did."""
+    """Report the failures among `total` objects. Raises CommandError if there are any."""
     if not problems:
         return
     if total == 1:
@@ -60,7 +60,7 @@ def check_outcome(problems: Sequence[str], total: int) -> None:
 
 
 def confirm(question: str, names: Sequence[str] = (), *, can_ask: bool) -> None:
-    """Ask about these objects, and abort without a yes. Raises CommandError if it cannot ask."""
+    """Ask for confirmation, and abort on a no. Raises CommandError if `can_ask` is false."""
     if not can_ask:
         raise CommandError(f"cannot ask without a terminal ({question}); add --yes")
     write((f"  {name}", "") for name in names[:_MOST_NAMED])
@@ -76,7 +76,7 @@ def table(
     *,
     headless: bool = False,
 ) -> list[Styled]:
-    """Format a table."""
+    """Return a table as styled lines."""
     cells = [[messages.shorten(messages.escape(cell), _CELL) for cell in row] for row in rows]
     first, *others = tables.lines(head, cells)
     styled = [(line, style(number)) for number, line in enumerate(others)]
@@ -84,7 +84,7 @@ def table(
 
 
 def write_text(text: str) -> None:
-    """Write text unchanged; on a terminal, without control characters but line breaks and tabs."""
+    """Write text; on a terminal, escape control characters except newlines and tabs."""
     if sys.stdout.isatty():
         text = re.sub(r"[^\n\t]+", lambda part: messages.escape(part[0]), text)
     click.echo(text, nl=False, color=True)

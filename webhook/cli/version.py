@@ -1,4 +1,4 @@
-"""`holdfast version`: of this command, of the installation and of the cluster."""
+"""`holdfast version`: show the versions of command, installation and cluster."""
 
 import re
 from importlib.metadata import version as own_version
@@ -60,7 +60,7 @@ def _write(versions: dict[str, str], output: str | None) -> None:
 
 
 def _installed(api: Api, namespace: str) -> dict[str, str]:
-    """Read the version and the image of the admission server, if the user may."""
+    """Return the version and image of the admission server, if the user may read them."""
     path = api_path("apps/v1", "deployments", namespace, "holdfast-webhook")
     try:
         found = listing.one(api, path, dict)

@@ -28,12 +28,12 @@ _CURE = "give the cluster's configuration with --config"
 
 
 def args_for(cluster: CommandCluster, installed: options.Installed) -> ArgsForPod:
-    """Load the profiles of the configuration. Raises ConfigurationError."""
+    """Return a lookup of the arguments that the configuration sets. Raises ConfigurationError."""
     return partial(pipelines.sticky_args, pipelines.load_profiles(installed.setup(cluster)))
 
 
 class VmRecord:
-    """The record of one VM, which a person changes. Raises CommandError or ClusterError."""
+    """The recorded node of one VM, to be changed. Raises CommandError or ClusterError."""
 
     def __init__(self, cluster: CommandCluster, installed: options.Installed, name: str) -> None:
         find_args = args_for(cluster, installed)
@@ -47,23 +47,23 @@ class VmRecord:
         require_heard(cluster, args)
 
     def write(self, node: str | None) -> None:
-        """Change the record; the UID makes the API server reject a VM that was recreated."""
+        """Record a node, or clear it. The UID makes the API server reject a recreated VM."""
         write(self._api, self.vm, sticky_vms.record(self.vm, node, self.args))
 
     @property
     def waiting(self) -> str:
-        """Says that the VM waits to start with the node recorded before; empty if it does not."""
+        """A warning if the VM is already starting with the earlier node; empty if not."""
         return sticky_vms.waiting_start(self.vm, self._vmi)
 
 
 def write(api: Api, vm: VirtualMachine, change: dict[str, Any]) -> None:
-    """Send a merge patch of a VM. Raises ClusterError."""
+    """Send a merge patch for a VM. Raises ClusterError."""
     body = msgspec.json.encode(change)
     api.request("PATCH", kubevirt.vm_path(*vm.key), body=body, content_type=MERGE_PATCH)
 
 
 def machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
-    """Read a VM, and the VMI of its name."""
+    """Return a VM, and the VMI of its name or None. Raises CommandError or ClusterError."""
     with _kubevirt_required():
         found = listing.one(api, kubevirt.vm_path(namespace, name), TemplatedMachine)
         if found is not None:
@@ -74,7 +74,7 @@ def machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Inst
 def machines(
     cluster: CommandCluster, installed: options.Installed, scope: options.Scope
 ) -> list[tuple[TemplatedMachine, Instance | None, StickyArgs | None]]:
-    """Read VMs, with the VMI of their name and the arguments that apply to their pods."""
+    """Return VMs, each with the VMI of its name and the arguments that apply to its pods."""
     find_args, namespace = args_for(cluster, installed), scope.within(cluster)
     paths = kubevirt.vm_path(namespace, ""), kubevirt.vmi_path(namespace, "")
     query = {"labelSelector": scope.selector}
@@ -87,15 +87,15 @@ def machines(
 
 
 def require_heard(api: Api, args: StickyArgs) -> None:
-    """Refuse to write an annotation that the cluster does not read. Raises CommandError."""
+    """Check that the cluster reads the node annotation. Raises CommandError if it does not."""
     if unheard := mismatch(api, args):
         raise CommandError(unheard)
 
 
 def mismatch(api: Api, args: StickyArgs) -> str:
-    """Say so where the registered webhooks do not look at the annotation: the cluster has another.
+    """Return a warning if the registered webhooks do not read the node annotation.
 
-    Nothing is said where none is registered, or where they may not be read.
+    Empty if they do, if there are no webhooks, or if the user may not read them.
     """
     path = configurations.path("validating", "").rstrip("/")
     try:
@@ -118,7 +118,7 @@ def mismatch(api: Api, args: StickyArgs) -> str:
 
 @contextmanager
 def _kubevirt_required() -> Iterator[None]:
-    """Say so where a cluster does not have VMs at all. Raises CommandError then."""
+    """Raise CommandError if the cluster does not have KubeVirt."""
     try:
         yield
     except ApiStatusError as exc:

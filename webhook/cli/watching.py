@@ -1,4 +1,4 @@
-"""Follow pods: first a list, then each change, as `kubectl get -w` does."""
+"""Watch pods: first a list, then each change, as `kubectl get -w` does."""
 
 from __future__ import annotations
 
@@ -20,10 +20,10 @@ def follow_pods(
     on_list: Callable[[Sequence[Pod]], None],
     on_change: Callable[..., None],
 ) -> None:
-    """Follow pods until Ctrl-C, and call both functions in this thread. Raises ClusterError.
+    """Watch pods until Ctrl-C, and call both functions in this thread. Raises ClusterError.
 
-    `on_list` gets all pods, at the start and after an interruption; `on_change` a pod that was
-    created, changed or deleted, and `is_deleted`.
+    `on_list` receives all pods, at the start and after an interruption. `on_change` receives each
+    created, changed or deleted pod, and `is_deleted`.
     """
     # fail at once if the request is not allowed
     api.request("GET", path, query={**selection, "limit": 1})

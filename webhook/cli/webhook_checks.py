@@ -1,4 +1,4 @@
-"""What `holdfast doctor` reads of the webhooks: configurations, CAs, servers and certificates."""
+"""Checks of `holdfast doctor` for webhooks: configurations, CAs, servers and certificates."""
 
 import base64
 import binascii
@@ -24,14 +24,14 @@ from holdfast.webhook.report.doctor.rollouts import DeploymentState
 LABEL = "app.kubernetes.io/name=holdfast"
 TLS_TIMEOUT = 3.0
 ROTATION_MS = 180_000
-"""Age of a CA up to which its certificate may be missing: twice its propagation, and some."""
+"""Age of a CA up to which its certificate may be missing: over twice the propagation time."""
 
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----.+?-----END CERTIFICATE-----", re.DOTALL)
 Document = dict[str, Any]
 
 
 def registered(api: Api) -> list[tuple[str, Document]]:
-    """Return the registered configurations with their kinds."""
+    """Return the registered webhook configurations, each with its kind."""
     return [
         (kind, one)
         for kind in ("mutating", "validating")
@@ -42,13 +42,13 @@ def registered(api: Api) -> list[tuple[str, Document]]:
 
 
 def webhooks(api: Api, found: list[tuple[str, Document]]) -> list[Finding]:
-    """Read the configurations into a list; in the manifests they have no webhooks."""
+    """Check the configurations, and append them to `found`; the manifests have no webhooks."""
     found += registered(api)
     return [diagnosis.webhooks([kind for kind, one in found if one.get("webhooks")])]
 
 
 def clients(found: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
-    """Return how the API server calls each webhook, with the webhook's name."""
+    """Yield the name and the clientConfig of each webhook."""
     for kind, configuration in found:
         for webhook in configuration.get("webhooks") or ():
             yield f"{webhook.get('name', '')} ({kind})", webhook.get("clientConfig") or {}
@@ -66,14 +66,14 @@ def judged(
     states: Sequence[DeploymentState],
     now_ms: int,
 ) -> Iterator[Finding]:
-    """Judge the CAs of the webhooks, and the servers and certificates at their addresses."""
+    """Check the CAs of the webhooks, and the servers and certificates at their addresses."""
     yield from _bundles(called, now_ms)
     for client in _addresses(called):
         yield from _endpoint(api, client, states, now_ms)
 
 
 def _bundles(called: Sequence[tuple[str, Document]], now_ms: int) -> Iterator[Finding]:
-    """Judge the CAs of each distinct bundle, named after the first webhook that has it."""
+    """Check the CAs of each distinct bundle, reported under its first webhook."""
     seen: set[str] = set()
     for name, client in called:
         text = str(client.get("caBundle") or "")
@@ -147,7 +147,7 @@ def _ready(api: Api, namespace: str, service: str) -> int:
 
 
 def _certificate(api: Api, namespace: str) -> bytes:
-    """Read the serving certificate from its Secret; the key is discarded."""
+    """Return the serving certificate from its Secret; the key is discarded."""
     secret = listing.one(api, api_path("v1", "secrets", namespace, LEAF_SECRET), dict) or {}
     return _decoded(str((secret.get("data") or {}).get("tls.crt") or ""))
 

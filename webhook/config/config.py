@@ -1,7 +1,7 @@
 """The configuration file: strictly parsed, checked once at startup.
 
 One YAML file in the style of KubeSchedulerConfiguration. Every error names the file, the path in
-it, and the fix.
+it, and a fix.
 """
 
 import difflib
@@ -23,13 +23,13 @@ from holdfast.webhook.model import messages
 
 API_VERSION = "holdfast.dev/v1beta1"
 DEPRECATED_VERSIONS = ("holdfast.dev/v1alpha1",)
-"""Versions of the file that are still read; v1alpha1 has the fields of v1beta1."""
+"""Versions that are deprecated but still accepted; v1alpha1 has the fields of v1beta1."""
 KIND = "HoldfastConfiguration"
 INVALID_YAML = "invalid YAML: "
 DEFAULT_PLUGINS = ("delay", "window", "after", "pace", "approval", "sticky", "placement")
 """The plugins that a profile has by default, in the order in which they run."""
 ALL_PLUGINS = "*"
-"""In a list of disabled plugins: all default plugins."""
+"""Stands for all default plugins in a list of disabled plugins."""
 DISABLE_PLUGIN = "--disable-plugin"
 """The option that disables a plugin in every profile."""
 _REMOVE_ONE = "remove one of the two"
@@ -144,12 +144,12 @@ class Configuration(_Part, frozen=True):
 
 
 def load(path: Path | None) -> Configuration:
-    """Read a configuration file; None gives the defaults. Raises ConfigurationError."""
+    """Return the configuration in a file, or the defaults for None. Raises ConfigurationError."""
     return Configuration() if path is None else parse(content(path), str(path))
 
 
 def content(path: Path) -> bytes:
-    """Read a file. Raises ConfigurationError."""
+    """Return the content of a file. Raises ConfigurationError."""
     try:
         with path.open("rb") as file:
             return safe_yaml.read(file)
@@ -164,10 +164,10 @@ def content(path: Path) -> bytes:
 def without(
     configuration: Configuration, names: Sequence[str], known: Collection[str], *, source: str
 ) -> Configuration:
-    """Disable plugins in every profile, because the installation lacks the rights for them.
+    """Return a configuration with plugins disabled, because the installation lacks their rights.
 
-    Raises ConfigurationError, which names `source`, if a profile names one of them: its author must
-    learn that the plugin does not run.
+    Raises ConfigurationError, which names `source`, if a profile names a disabled plugin: its
+    author would not notice that the plugin does not run.
     """
     check_names(names, known, DISABLE_PLUGIN)
     profiles = []
@@ -246,7 +246,7 @@ def check_names(names: Iterable[str], known: Collection[str], where: str) -> Non
 
 
 class StrictLoader(safe_yaml.Loader):
-    """YAML that also rejects duplicate keys, which hide mistakes."""
+    """A YAML loader that also rejects duplicate keys, which hide mistakes."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         """Construct a mapping. Raises MarkedYAMLError for a duplicate key."""

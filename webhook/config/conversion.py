@@ -1,4 +1,4 @@
-"""Convert a part of the configuration to its type, with errors that say what to write. Pure."""
+"""Convert parts of the configuration to their types, with errors that propose a fix. Pure."""
 
 import difflib
 import re
@@ -16,7 +16,7 @@ _SEE_REFERENCE = "see docs/reference/configuration.md"
 
 
 def converted(value: Any, kind: type[T], where: str, *, joint: str = ".") -> T:
-    """Convert a value of the file. Raises ConfigurationError, which names the path in it."""
+    """Convert a value of the file to its type. Raises ConfigurationError, which names its path."""
     try:
         return msgspec.convert(value, kind, strict=True)
     except (msgspec.ValidationError, RecursionError) as exc:
@@ -52,7 +52,7 @@ def _part(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 
 def _resolved(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
-    """Follow a reference, also that of a part that may be null."""
+    """Return the part that a reference points to, even if the part may be null."""
     reference = next((one for one in (part, *part.get("anyOf", ())) if "$ref" in one), None)
     if reference is None:
         return part

@@ -1,6 +1,6 @@
 """Find every problem of a configuration file, with its line. Pure.
 
-Each wrong value is removed from the document, which is then read again, until it is valid.
+Each invalid value is removed, and the document is checked again, until it is valid.
 """
 
 import re
@@ -15,7 +15,7 @@ from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.model import messages
 
 MOST = 50
-"""Problems that are reported at once."""
+"""Maximum number of reported problems."""
 _PATH = re.compile(r"\w+(?:\.\w+|\[\d+\])*(?=:)")
 _INDEX = re.compile(r"\[\d+\]")
 _FIELD = re.compile(r"(unknown|required) field [`']([^`']*)")
@@ -28,7 +28,7 @@ _Steps = list[tuple[yaml.Node, str]]
 def find(text: bytes, source: str, build: Callable[[Any], object]) -> list[str]:
     """Return the problems of a file as `file:line: path: problem`; none if `build` accepts it.
 
-    `build` gets the document, and raises ConfigurationError.
+    `build` receives the document, and raises ConfigurationError if it is invalid.
     """
     return [
         f"{source}:{line}: {problem}" if line else f"{source}: {problem}"
@@ -63,27 +63,27 @@ def _yaml_problem(exc: Exception) -> tuple[int, str]:
 
 
 class _Remains:
-    """The nodes of a document without those that were found to be wrong."""
+    """A document, from which invalid nodes are removed."""
 
     def __init__(self, text: bytes) -> None:
         self._loader = config.StrictLoader(text)
         self._root: Any = None
         self._removed: set[tuple[int, str]] = set()
         self._places: dict[int, int] = {}
-        """The place of each list item in the file, by the identity of its node."""
+        """The index of each list item in the file, by the `id` of its node."""
 
     def document(self) -> Any:
-        """Construct what is left. Raises one of safe_yaml.MISTAKES."""
+        """Return the remaining document. Raises one of safe_yaml.MISTAKES."""
         if self._root is None:
             self._root = self._loader.get_single_node()
             self._number(self._root)
         return self._loader.construct_document(self._root) if self._root else None
 
     def remove(self, problem: str) -> tuple[int, str]:
-        """Remove what a problem is about; return its line, and the problem with its path.
+        """Remove the cause of a problem; return its line, and the problem with its path.
 
-        Line 0 means that nothing could be removed. The problem is empty if it is only there because
-        of an earlier removal.
+        Line 0 means that nothing could be removed. The problem is empty if an earlier removal
+        caused it.
         """
         found = _PATH.match(problem)
         path = found[0] if found else ""
@@ -101,7 +101,7 @@ class _Remains:
         return 0, problem
 
     def _follows(self, steps: _Steps, field: re.Match[str] | None) -> bool:
-        """Return whether a problem is about a node from which something was removed."""
+        """Return whether an earlier removal from the same node caused a problem."""
         if not steps or (field and field[1] == "unknown"):
             return False
         node, step = steps[-1]
@@ -135,7 +135,7 @@ def _child(node: yaml.Node, step: str) -> yaml.Node | None:
 
 
 def _drop(node: yaml.Node, step: str) -> int:
-    """Remove a key or an item of a node; return its line, or 0 if it is not there."""
+    """Remove a key or an item of a node; return its line, or 0 if it does not exist."""
     if isinstance(node, yaml.SequenceNode) and _child(node, step) is not None:
         return int(node.value.pop(int(step)).start_mark.line) + 1
     if not isinstance(node, yaml.MappingNode):

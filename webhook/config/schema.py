@@ -44,7 +44,7 @@ def schema(known: Mapping[str, type[Plugin]]) -> dict[str, Any]:
 
 
 def with_parts(kinds: Iterable[Struct]) -> list[Struct]:
-    """List these Structs and their parts, without duplicates, in the order of the fields."""
+    """Return these Structs and their parts, without duplicates, in the order of the fields."""
     return list(dict.fromkeys(found for kind in kinds for found in _within(kind)))
 
 
@@ -58,7 +58,7 @@ def _within(kind: Any) -> Iterator[Struct]:
 
 
 def field_docs(kind: Struct) -> dict[str, str]:
-    """Read the docstrings under a class's fields; none if its source is not available."""
+    """Return the docstrings under a class's fields; empty if its source is not available."""
     try:
         (found,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     except (OSError, TypeError, SyntaxError):

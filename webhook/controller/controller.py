@@ -1,8 +1,8 @@
 """The controller that releases each held pod when it is due by the API server's clock.
 
-It keeps no state that the API server does not have. Killed at any moment and started again, it
-lists the pods, releases overdue ones in order, and waits for the rest. A process that does not lead
-follows all held pods, but releases none and records no Events.
+All its state is in the API server. After a crash it lists the pods, releases overdue pods in order,
+and waits for the rest. A process that is not the leader tracks all held pods, but releases none and
+records no Events.
 """
 
 from __future__ import annotations
@@ -44,20 +44,21 @@ from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, End
 from holdfast.webhook.workqueue.queue import EVERYWHERE
 
 WORKERS = 40
-"""Releases in flight: what one process can drive (see docs/explanation/decisions.md)."""
+"""Maximum number of releases in flight, as many as one process can handle (see
+docs/explanation/decisions.md)."""
 WORKERS_OF_ONE = 32
-"""How many of them may be of one namespace, or of all slow ones together: pods that hang or are
-rejected there, however many, leave workers to the others."""
+"""Maximum number of workers for one namespace, or for all slow namespaces together. However many
+pods hang or are rejected there, the other workers stay available."""
 FIRST_OF_ONE = 8
-"""Workers that a namespace starts with, before a release succeeds."""
+"""Workers of a namespace until its first successful release."""
 LAST_EVENTS_SECONDS = 2.0
-"""How long the end waits for queued Events."""
+"""Seconds that shutdown waits for queued Events."""
 
 _log = logging.getLogger("holdfast.controller")
 
 
 class ReleaseController:
-    """Watches held pods and releases them. It is the reflector's handler, and a WaitingPods."""
+    """Watches held pods and releases them. Implements ResourceEventHandler and WaitingPods."""
 
     def __init__(
         self,
@@ -112,7 +113,7 @@ class ReleaseController:
             self,
             Pod,
             path=listing.pods_path(""),
-            selection={"fieldSelector": listing.PENDING},  # trusts no label
+            selection={"fieldSelector": listing.PENDING},  # labels are not trusted
             on_restart=self._count_restart,
         )
         self._namespaces = Reflector(
@@ -133,17 +134,17 @@ class ReleaseController:
 
     @property
     def synced(self) -> bool:
-        """True once all held pods and all freezes are known."""
+        """Whether all held pods and all freezes are known."""
         return self._synced.is_set() and self.freeze_watch.known
 
     @property
     def saturated(self) -> bool:
-        """True while one namespace's share of workers is busy, not counting those that hang."""
+        """Whether `WORKERS_OF_ONE` or more releases are in flight, without slow namespaces."""
         with self._changed:
             return self._scheduler.in_flight_fast >= WORKERS_OF_ONE
 
     def add_to(self, threads: ThreadGroup) -> None:
-        """Add the threads of this controller to those of the process."""
+        """Add the controller's threads to those of the process."""
         threads.add("release", self._loop.run, grace=GRACE_SECONDS)
         threads.add("events", self._recorder.run, grace=LAST_EVENTS_SECONDS)
         threads.add("pods", self._reflector.run, grace=0)  # a watch may be silent for long
@@ -151,13 +152,16 @@ class ReleaseController:
         threads.add("clock", self._clock_synchronizer.run, grace=0)
 
     def wake(self) -> None:
-        """Look at once at what is due: the clock is better known, or this process leads now."""
+        """Check at once for due pods.
+
+        Called when the clock bounds have narrowed, or this process has become the leader.
+        """
         self._loop.wake()
 
     # --- holdfast.webhook.framework.handle.WaitingPods ---
 
     def __iter__(self) -> Iterator[ObjectKey]:
-        """Iterate over the pods that are held now."""
+        """Iterate over the pods that are currently held."""
         with self._changed:
             return iter(list(self._scheduler))
 
@@ -171,19 +175,19 @@ class ReleaseController:
         return extended(due, self.freeze_watch.freezes.of(key[0], self._now_ms()))
 
     def gates(self, key: ObjectKey) -> Sequence[str]:
-        """Return the gates of a held pod; none if it is not held."""
+        """Return the gates of a held pod, or none if the pod is not held."""
         with self._changed:
             pending = self._scheduler.get(key)
         return pending.gates if pending else ()
 
     def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
-        """Ask the plugins about a pod again, now or at a time."""
+        """Ask the plugins about a pod again, now or at `at_ms`."""
         with self._changed:
             self._scheduler.expedite(key, at_ms, self._now_ms())
             self._changed.notify_all()
 
     def bounds_ms(self) -> tuple[int, int]:
-        """Return the earliest and the latest time that it may be at the API server."""
+        """Return the earliest and latest possible time at the API server, in milliseconds."""
         now = self._now()
         bounds = self._clock.bounds(now)
         if bounds is None:
@@ -201,10 +205,10 @@ class ReleaseController:
     # --- holdfast.webhook.kube.reflector.ResourceEventHandler ---
 
     def on_sync(self, pods: Iterable[Pod]) -> None:
-        """Take these pods, and no others, as all there are.
+        """Replace all known pods with these.
 
-        Pods are taken one at a time: they are never all in memory, and a release that is due
-        meanwhile does not wait for the list.
+        Pods are processed one at a time: they are never all in memory, and the list does not delay
+        releases that become due.
         """
         held: set[ObjectKey] = set()
         for pod in pods:
@@ -219,17 +223,17 @@ class ReleaseController:
             self._changed.notify_all()
 
     def on_update(self, pod: Pod) -> None:
-        """Take a pod that is new or has changed."""
+        """Handle a new or changed pod."""
         if self._take(pod, watched=True):
             self.wake()
 
     def on_delete(self, pod: Pod) -> None:
-        """Take a pod that is deleted, or can no longer carry a gate."""
+        """Handle a pod that was deleted, or can no longer carry a gate."""
         with self._changed:
             self._scheduler.remove(pod.key)
 
     def _take(self, pod: Pod, *, watched: bool) -> bool:
-        """Add a pod, update it or drop it; return whether it is held."""
+        """Add, update or drop a pod, and return whether it is held."""
         with self._changed:
             before = self._scheduler.expect(pod.key)
         pending = pending_release(pod, self._decider)
@@ -241,9 +245,9 @@ class ReleaseController:
         return True
 
     def _drop(self, pod: Pod) -> None:
-        """Forget a pod that has none of our gates, and report it if someone took them off early.
+        """Drop a pod without our gates, and report it if someone else removed them early.
 
-        The pod says whether Holdfast released it: a leader that ended meanwhile, or a user.
+        The pod itself shows whether Holdfast released it: a previous leader, or a user.
         """
         with self._changed:
             known = self._scheduler.get(pod.key)
@@ -257,7 +261,7 @@ class ReleaseController:
             self._notifier.released_early(pod.key, known, now_ms=latest_ms)
         elif approvals.GATE in known.gates and approvals.is_missing(pod.annotations):
             self._notifier.released_without_approval(pod.key, known)
-        elif known.due_ms < NEVER_MS and not known.open_ended:  # before others, no leader did it
+        elif known.due_ms < NEVER_MS and not known.open_ended:  # no leader releases this early
             self._notifier.released_on_request(pod.key, known, now_ms=latest_ms)
 
     def _upsert(
@@ -268,9 +272,9 @@ class ReleaseController:
         *,
         watched: bool,
     ) -> None:
-        """Follow a pod, and report until when it is held.
+        """Add or update a pod, and report its due time.
 
-        Of 100,000 pods in a list, only as many are reported as Events may be recorded.
+        A list may have 100,000 pods, so its pods are reported only while the Event queue has room.
         """
         now_ms = self._now_ms()
         news = self._scheduler.upsert(key, fresh, before, now_ms, watched=watched)
@@ -282,7 +286,7 @@ class ReleaseController:
     # --- freezes -------------------------------------------------------------------------------
 
     def _refreeze(self) -> None:
-        """Release nothing in frozen namespaces, and what is due in all others."""
+        """Pause releases in frozen namespaces, and resume them in all others."""
         found = self.freeze_watch.freezes.by_namespace.values()
         until = {EVERYWHERE if one.everywhere else one.namespace: one.until_ms for one in found}
         with self._changed:
@@ -290,7 +294,7 @@ class ReleaseController:
             self._changed.notify_all()
 
     def _hold_frozen(self, key: ObjectKey) -> None:
-        """Report a pod that is due in a frozen namespace, and let others have its slots."""
+        """Report a pod that is due in a frozen namespace, and give up its slots."""
         pending = self._scheduler.get(key)
         freeze = self.freeze_watch.freezes.of(key[0], self._now_ms())
         if pending is None or freeze is None:
@@ -307,19 +311,22 @@ class ReleaseController:
         pod = Metadata(namespace=key[0], name=key[1], uid=pending.uid)
         self._decider.withdraw(Pod(pod, PodSpec(scheduling_gates=gates)))
 
-    # --- releases, in threads of the pool and that of the responses ----------------------------
+    # --- releases, in worker threads and the response thread -----------------------------------
 
     def _may_release(self) -> bool:
-        """Return whether to release: before all pods are known, the first due ones are not."""
+        """Return whether this process may release pods.
+
+        Until all pods are known, the pods that are due first may be missing.
+        """
         return self._leading() and self.synced
 
     def _reconcile(self, task: Task) -> TaskResult:
-        """Release a pod that is due; what has changed since then fails the tests of the patch."""
+        """Release a due pod. If the pod has changed since, the tests in the patch fail."""
         timeout = SLOW_ADMISSION_TIMEOUT if task.needs_long_timeout else RELEASE_TIMEOUT
         return self._end(task, self._releaser.release(task.key, task.item, timeout=timeout))
 
     def _begin(self, task: Task, on_end: End) -> bool:
-        """Do the same without a thread, if nothing may block."""
+        """Start a release without a thread, or return False if it might block."""
 
         def end(attempt: Attempt | None) -> None:
             on_end(None if attempt is None else self._end(task, attempt))
@@ -330,7 +337,7 @@ class ReleaseController:
         key, pending, now_ms = task.key, task.item, self._now_ms()
         if attempt.outcome is Outcome.RELEASED:
             last = attempt.held or pending
-            # A pod that was frozen is not late.
+            # The time in a freeze does not count as lateness.
             known_ms = max(pending.known_ms, self.freeze_watch.thawed_ms(key[0]))
             last = last._replace(due_ms=pending.due_ms, known_ms=known_ms)
             self._notifier.released(key, last, attempt.notes, now_ms=now_ms)
@@ -356,7 +363,7 @@ class ReleaseController:
     # --- clock and metrics ---------------------------------------------------------------------
 
     def _now_ms(self) -> int:
-        """Return the time that it certainly is at the API server; 0 while unknown."""
+        """Return the lower bound of the API server's time in milliseconds; 0 while unknown."""
         return int((self._clock.lower_bound(self._now()) or 0) * 1_000)
 
     def _count_restart(self, reason: str) -> None:

@@ -1,4 +1,4 @@
-"""Follows the freezes of namespaces."""
+"""Tracks namespace freezes."""
 
 import logging
 from collections.abc import Callable, Iterable
@@ -7,8 +7,8 @@ from holdfast.webhook.model.freezes import Freeze, Freezes, read_freeze, read_fr
 from holdfast.webhook.model.objects import ApiObject
 
 UNREADABLE_SECONDS = 30.0
-"""How long the permission to list namespaces has to be missing until pods are released without it:
-an API server that has just started may deny everything for a moment."""
+"""Seconds without permission to list namespaces, after which pods are released regardless of
+freezes. An API server that has just started may briefly deny everything."""
 
 _log = logging.getLogger("holdfast.controller")
 
@@ -16,7 +16,7 @@ _log = logging.getLogger("holdfast.controller")
 class FreezeWatch:
     """The freezes of all namespaces (`ResourceEventHandler`); `own` is Holdfast's namespace.
 
-    `on_change` is called when a freeze begins, changes or ends early, and when freezes are known.
+    `on_change` is called when a freeze begins, changes or ends early, and once freezes are known.
     """
 
     def __init__(
@@ -32,24 +32,24 @@ class FreezeWatch:
         self._now = now
         self._now_ms = now_ms
         self.freezes = Freezes()
-        """Replaced as a whole, so that other threads may read it."""
+        """Replaced as a whole, so other threads can read it."""
         self.unreadable = ""
-        """Why freezes are not known, though pods are released."""
+        """Why freezes are unknown although pods are released; empty otherwise."""
         self._listed = False
         self._unreadable_since: float | None = None
         self._thawed_ms: dict[str, int] = {}
 
     @property
     def known(self) -> bool:
-        """True once pods may be released: all freezes are known, or will not be."""
+        """Whether pods may be released: all freezes are known, or will not be."""
         return self._listed or bool(self.unreadable)
 
     def count(self) -> float:
-        """Count the freezes that have not ended; NaN while they are not known."""
+        """Return the number of freezes that have not ended, or NaN while they are unknown."""
         return len(self.freezes.active(self._now_ms())) if self._listed else float("nan")
 
     def thawed_ms(self, namespace: str) -> int:
-        """Return until when a namespace was frozen, as far as this process has seen it; or 0."""
+        """Return when the last freeze of a namespace that this process has seen ended, or 0."""
         now_ms, names = self._now_ms(), (namespace, self._own)
         known = [self.freezes.by_namespace.get(name) for name in names]
         ends = [one.until_ms for one in known if one is not None and one.until_ms <= now_ms]
@@ -58,24 +58,24 @@ class FreezeWatch:
     # --- holdfast.webhook.kube.reflector.ResourceEventHandler ---
 
     def on_sync(self, namespaces: Iterable[ApiObject]) -> None:
-        """Take these namespaces, and no others, as all there are."""
+        """Replace all known namespaces with these."""
         self._replace(read_freezes(namespaces, self._own))
         self.unreadable, self._unreadable_since = "", None
         if not self._listed:
-            self._listed = True  # only now: before, pods of a frozen namespace would be released
+            self._listed = True  # not earlier: pods in frozen namespaces would be released
             self._on_change()
 
     def on_update(self, namespace: ApiObject) -> None:
-        """Take a namespace that is new or has changed."""
+        """Handle a new or changed namespace."""
         self._set(namespace.metadata.name, read_freeze(namespace, self._own))
 
     def on_delete(self, namespace: ApiObject) -> None:
-        """Take a namespace that is gone."""
+        """Handle a deleted namespace."""
         self._set(namespace.metadata.name, None)
         self._thawed_ms.pop(namespace.metadata.name, None)
 
     def on_unreadable(self, reason: str) -> None:
-        """Take that namespaces may not be listed; what is known of them stays in force."""
+        """Handle missing permission to list namespaces. Known freezes stay in force."""
         if self.known:
             return
         if self._unreadable_since is None:
@@ -92,7 +92,7 @@ class FreezeWatch:
             self._replace(Freezes([*others, freeze] if freeze else others))
 
     def _replace(self, fresh: Freezes) -> None:
-        """Take over all freezes, and log those that have changed."""
+        """Replace all freezes, and log those that have changed."""
         now_ms = self._now_ms()
         before = {one.namespace: one for one in self.freezes.active(now_ms)}
         after = {one.namespace: one for one in fresh.active(now_ms)}

@@ -1,4 +1,4 @@
-"""Reports on held pods: Events for their owners, log lines, and how late a release was."""
+"""Reports on held pods: Events for their owners, log lines, and the lateness of releases."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 _BY_EVENT = frozenset((f"{DOMAIN}/after", f"{DOMAIN}/pace"))
-"""Gates of holds that end at an event, which may be later than the time of others."""
+"""Gates that end with an event, which may come after the due time of other gates."""
 _AUDITED = "; the API server's audit log names the user"
 _RESTORED = "restored from a backup, so it waits again; to release it now, run"
 _log = logging.getLogger("holdfast.controller")
@@ -29,7 +29,7 @@ def _before_due(held: PendingRelease, now_ms: int) -> str:
 
 
 def _until(held: PendingRelease, gates: Iterable[str], now_ms: int) -> str:
-    """Return until when a pod is held, or at least, as far as that is known."""
+    """Return the "until" part of a note; empty if no time is known."""
     if held.due_ms < NEVER_MS and not held.open_ended:
         at_least = "" if _BY_EVENT.isdisjoint(gates) else "at least "
         return f"until {at_least}{durations.canonical_instant(held.due_ms)} "
@@ -39,7 +39,7 @@ def _until(held: PendingRelease, gates: Iterable[str], now_ms: int) -> str:
 
 
 class ReleaseNotifier:
-    """Reports what becomes of held pods; only the leader records Events. Thread-safe."""
+    """Reports what happens to held pods. Only the leader records Events. Thread-safe."""
 
     def __init__(
         self,
@@ -56,7 +56,7 @@ class ReleaseNotifier:
         """Report the due time and the gates of a held pod."""
         gates = [gate for gate in held.gates if gate.startswith(OWN_PREFIX)]
         note = f"held {_until(held, gates, now_ms)}by {', '.join(gates)}"
-        # The gate names the plugin already.
+        # The gate already names the plugin.
         doubled = f"{gates[0].removeprefix(OWN_PREFIX)}: " if len(gates) == 1 else ""
         said = [one.removeprefix(doubled) for one in (held.reason, held.problem)]
         said += [f"{_RESTORED}: holdfast release {key[1]}"] if held.restored else []
@@ -67,8 +67,8 @@ class ReleaseNotifier:
     def released(
         self, key: ObjectKey, held: PendingRelease, notes: Sequence[str], *, now_ms: int
     ) -> None:
-        """Report a release and how late it was, with what plugins had to say."""
-        late_from = max(held.due_ms, held.known_ms)  # a shortened delay is due when that is seen
+        """Report a release, its lateness and the notes of plugins."""
+        late_from = max(held.due_ms, held.known_ms)  # a shortened delay counts from when it is seen
         lateness = max(0, now_ms - late_from) / 1_000
         self._metrics.lateness.observe(lateness)
         fields = logs.fields(namespace=key[0], name=key[1], uid=held.uid, lateness=lateness)
@@ -85,7 +85,7 @@ class ReleaseNotifier:
         self.record_event(key, held.uid, events.RELEASED, note, warning=warning)
 
     def released_early(self, key: ObjectKey, held: PendingRelease, *, now_ms: int) -> None:
-        """Report that somebody else removed the gates of a pod that is not due."""
+        """Report that someone else removed the gates of a pod before it was due."""
         if not self._leading():
             return
         due = _before_due(held, now_ms)
@@ -96,12 +96,12 @@ class ReleaseNotifier:
         self.record_event(key, held.uid, events.RELEASED_EARLY, note, warning=True)
 
     def released_without_approval(self, key: ObjectKey, held: PendingRelease) -> None:
-        """Report that `holdfast release` has released a pod that nobody has approved."""
+        """Report that `holdfast release` released a pod without its approval."""
         note = f"released early by a user, without its approval{_AUDITED}"
         self.record_event(key, held.uid, events.RELEASED_EARLY, note, warning=True)
 
     def released_on_request(self, key: ObjectKey, held: PendingRelease, *, now_ms: int) -> None:
-        """Report that `holdfast release` has released a pod; no object has a trustworthy name."""
+        """Report that `holdfast release` released a pod. No object names the user reliably."""
         note = f"released {_before_due(held, now_ms)} at a user's request{_AUDITED}"
         self.record_event(key, held.uid, events.RELEASED, note, warning=False)
 

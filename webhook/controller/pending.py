@@ -1,4 +1,4 @@
-"""Held pods, as far as their release needs to know them. Pure."""
+"""The data of a held pod that its release needs. Pure."""
 
 from __future__ import annotations
 
@@ -16,23 +16,24 @@ from holdfast.webhook.model.objects import Pod
 
 _COPY, _FROM_COPY = msgspec.msgpack.Encoder(), msgspec.msgpack.Decoder(Pod)
 RANKS = 2**40
-"""The ranks of a level: more than the seconds of any creation time."""
+"""Number of ranks per priority level, more than the seconds of any creation time."""
 _RESTORED = "velero.io/restore-name"
-"""The label of a pod that Velero has restored."""
+"""The label of pods that Velero has restored."""
 
 
 class PendingRelease(NamedTuple):
-    """The fields of a held pod that its release needs, so that it is not read again.
+    """The data of a held pod that its release needs, which saves a read.
 
-    `recheck` says that plugins are asked again at its release, or add to the pod. `reason` is what
-    it waits for, and `open_ended` says that it may be due earlier. `known_ms` is when the due time
-    was first seen, 0 for a pod that was there at startup: a pod that fell due while no controller
-    ran is late. Of pods due at the same time, the one with the lowest `rank` is released first.
-    `annotated` says that the pod has annotations, to which a release adds its time; `labelled`,
-    that it has the label of held pods: both only if the admission policies allow the change. `copy`
-    is the pod as it was read, for `read_copy`, if plugins are asked again. `approved_by` is who
-    approved it. `earliest_ms` is the time before which it is certainly held, if its due time is
-    not known. `restored` says that a backup tool has created it again.
+    With `recheck`, plugins are asked again at the release, or edit the pod. `reason` is what the
+    pod waits for, and `open_ended` means that it may be due earlier. `known_ms` is when the due
+    time was first seen, and 0 for a pod that existed at startup: a pod that became due while no
+    controller ran is late. Of pods with the same due time, the pod with the lowest `rank` is
+    released first. `annotated` means that the pod has annotations, to which a release adds its
+    time; `labelled` means that the pod has the label of held pods. Both are true only if the
+    admission policies allow the change. `copy` is the encoded pod for `read_copy`, if plugins are
+    asked again. `approved_by` is the user who approved the pod. `earliest_ms` is the time until
+    which the pod is certainly held, if its due time is unknown. `restored` means that a backup tool
+    has recreated the pod.
     """
 
     due_ms: int
@@ -54,17 +55,17 @@ class PendingRelease(NamedTuple):
 
     @property
     def level(self) -> int:
-        """The part of the rank that is the priority; less is more important."""
+        """The priority part of the rank. A lower level is more important."""
         return self.rank // RANKS
 
 
 def pending_release(
     pod: Pod, decider: ReleaseDecider, now_ms: int | None = None
 ) -> PendingRelease | None:
-    """Decide about a pod; None if it carries none of our gates.
+    """Return the release data of a pod, or None if it has none of our gates.
 
-    With a time, its plugins are asked whether it may start: they may block, and PluginFailedError
-    may be raised.
+    With `now_ms`, the plugins are asked whether the pod may start. They may block, and this may
+    raise PluginFailedError.
     """
     if not is_held(pod):
         return None
@@ -78,7 +79,7 @@ def is_held(pod: Pod) -> bool:
 
 
 def with_due(pod: Pod, due: Due, *, recheck: bool = False) -> PendingRelease:
-    """Return what the release of a pod needs that is due then."""
+    """Return the release data of a pod with this due time."""
     metadata = pod.metadata
     return PendingRelease(
         due.at_ms,
@@ -105,15 +106,16 @@ def read_copy(copy: bytes) -> Pod:
 
 
 def _rank(pod: Pod) -> int:
-    """Return the order among pods due at the same time: by priority, then by creation."""
+    """Return a pod's rank among pods due at the same time: by priority, then by creation."""
     return -(pod.spec.priority or 0) * RANKS + pod.created_ms // 1_000
 
 
 def _needed(gates: Sequence[str]) -> tuple[str, ...]:
-    """Return the gates as a release needs them.
+    """Return our gates, with an empty string in place of each gate of others.
 
-    Of the gates of others, which may be long, only the number counts. So many that admission
-    rejects the pod take megabytes: they are not shared, and the release writes those of others.
+    Only the number of other gates matters, and their names may be long. If admission rejects the
+    pod for its number of gates, they are returned unchanged, because its release writes the other
+    gates. Such gates may take megabytes, so they are not cached.
     """
     if exceeds(gates):
         return tuple(gates)
@@ -121,8 +123,8 @@ def _needed(gates: Sequence[str]) -> tuple[str, ...]:
 
 
 def exceeds(gates: Sequence[str]) -> bool:
-    """Return whether admission rejects a pod with so many gates."""
-    if len(gates) <= MAX_OWN_GATES:  # as those of nearly all pods
+    """Return whether the pod has so many gates that admission rejects it."""
+    if len(gates) <= MAX_OWN_GATES:  # true for nearly all pods
         return False
     own = sum(gate.startswith(OWN_PREFIX) for gate in gates)
     return own > MAX_OWN_GATES or len(gates) > MAX_GATES
@@ -130,5 +132,5 @@ def exceeds(gates: Sequence[str]) -> bool:
 
 @lru_cache(maxsize=256)
 def _shared(gates: tuple[str, ...]) -> tuple[str, ...]:
-    """Return one tuple for equal gates: most of 100,000 held pods have the same."""
+    """Return one tuple for equal gates: most of 100,000 held pods have the same gates."""
     return gates

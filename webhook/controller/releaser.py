@@ -1,7 +1,7 @@
-"""Removes our gates from one pod: one guarded patch, and a reaction to each way it can fail.
+"""Removes our gates from one pod with a guarded patch, and handles each way it can fail.
 
 The patch tests the pod's uid, its resourceVersion and each gate. If it fails because the pod has
-changed, the pod is read and decided again.
+changed, the releaser reads the pod and decides again.
 """
 
 from __future__ import annotations
@@ -39,21 +39,21 @@ from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins.pace import args as pace_args
 
 RELEASE_TIMEOUT = 10.0
-"""Seconds for one request: one that hangs is better sent again."""
+"""Timeout of one request, in seconds. A request that hangs is better sent again."""
 ATTEMPTS = 3
-"""Patches sent in a row while other writers keep changing the pod; then it backs off."""
+"""Patches sent in a row while other writers keep changing the pod, before it backs off."""
 
 _NO_ANSWER = frozenset({500, 502, 504})
-"""The pod may have been released: the API server or its etcd was late, etcd changed its leader, or
-a proxy lost the API server."""
+"""Statuses after which the pod may have been released: the API server or its etcd was slow, etcd
+elected a new leader, or a proxy lost its connection to the API server."""
 _NEEDS_THREAD = patching.REFUSED | {401, 404}
-"""The pod is to be read, or credentials are to be renewed."""
+"""Statuses after which the pod must be read, or credentials must be renewed."""
 _BY_WEBHOOK = "failed calling webhook"
-"""The API server's message, with 500, about a webhook that fails; nothing was written."""
+"""Part of the API server's message, with a 500, about a failing webhook. Nothing was written."""
 
 
 class Outcome(enum.StrEnum):
-    """How an attempt ended; the values are labels of a metric."""
+    """The outcome of an attempt. The values are label values of a metric."""
 
     RELEASED = "released"
     GONE = "gone"
@@ -63,10 +63,10 @@ class Outcome(enum.StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """The end of an attempt.
+    """The result of an attempt.
 
-    `held` is the pod as last read. `reason` says why to RETRY, and `retry_after` in how many
-    seconds at the earliest, if the server asked for that. `notes` are for the pod's Event.
+    `held` is the pod as last read. `reason` is why to RETRY, and `retry_after` the minimum wait in
+    seconds, if the server asked for one. `notes` are for the pod's Event.
     """
 
     outcome: Outcome
@@ -78,7 +78,7 @@ class Attempt:
 
 @dataclass(slots=True)
 class _Release:
-    """An attempt: the pod as last read, what it has reserved, and what is left out of the patch."""
+    """The state of an attempt: the pod as last read, its reservation, and what to leave out."""
 
     key: ObjectKey
     held: PendingRelease
@@ -90,11 +90,11 @@ class _Release:
 
 
 class Releaser:
-    """Releases pods one at a time; `now_ms` is the API server's time. Thread-safe.
+    """Releases pods one at a time; `now_ms` returns the API server's time. Thread-safe.
 
-    With `force` the plugins are not asked whether a pod may start. `leading` says whether this
-    process leads, `is_frozen` whether a namespace is. `begin` sends a patch without waiting for
-    the response.
+    With `force` the plugins are not asked whether a pod may start. `leading` returns whether this
+    process leads, `is_frozen` whether a namespace is frozen. `begin` sends a patch without waiting
+    for the response.
     """
 
     def __init__(
@@ -121,8 +121,9 @@ class Releaser:
     ) -> bool:
         """Start to release a pod, and call `on_end` with the result.
 
-        Returns False if that may block: plugins are asked, or a connection is made. `on_end` gets
-        None if the pod has to be read: then, too, it is `release` that has to be called.
+        Returns False if that might block, because plugins are asked or a connection is opened.
+        `on_end` gets None if the pod must be read. In both cases, the caller must call `release`
+        instead.
         """
         if self._begin is None or held.recheck or self._is_frozen(key[0]):
             return False
@@ -141,9 +142,9 @@ class Releaser:
     def release(
         self, key: ObjectKey, held: PendingRelease, *, timeout: float = RELEASE_TIMEOUT
     ) -> Attempt:
-        """Remove our gates from a pod that is due; `timeout` is for the patch.
+        """Remove our gates from a due pod, and return the result. `timeout` is for the patch.
 
-        Never raises for anything that a cluster may do.
+        Failures of the cluster and of plugins are returned, never raised.
         """
         try:
             return self._release(key, held, timeout)
@@ -157,7 +158,7 @@ class Releaser:
     def _release(self, key: ObjectKey, held: PendingRelease, timeout: float) -> Attempt:
         release = _Release(key, held, timeout)
         if held.recheck:
-            # The patch fails if the pod has changed since, so an old copy is as good as a new one.
+            # The patch fails if the pod has changed since, so an old copy is as good as a new read.
             release.pod = read_copy(held.copy) if held.copy else self._read(key)
             release.held = self._checked(release.pod, held)
         for _ in range(ATTEMPTS):
@@ -176,7 +177,7 @@ class Releaser:
         return Attempt(Outcome.RETRY, release.held, reason)
 
     def _prepare(self, release: _Release) -> list[Operation]:
-        """Reserve what the pod needs to start, and return what to add to it."""
+        """Reserve what the pod needs to start, and return the operations that edit it."""
         self._check_may_go(release)
         if release.pod is None or not release.held.recheck:
             return []
@@ -199,9 +200,10 @@ class Releaser:
             raise _EndedError(Attempt(Outcome.CHANGED, release.held))
 
     def _read_again(self, release: _Release) -> Pod:
-        """Read a pod whose patch was rejected; if it has changed, return what it has reserved.
+        """Read a pod whose patch was rejected, and drop its reservation if it has changed.
 
-        It keeps that if it has no gate: an earlier patch without an answer may have released it.
+        A pod without our gates keeps its reservation: an earlier patch without a response may have
+        released it.
         """
         held, reserved = release.held, release.reserved
         try:
@@ -218,16 +220,16 @@ class Releaser:
     def _leave_out(
         self, release: _Release, pod: Pod, edits: Sequence[Operation], refusal: ApiStatusError
     ) -> None:
-        """Leave out what may be the reason for a refusal, or end the attempt.
+        """Leave out a part of the patch that may have caused its rejection, or end the attempt.
 
-        The pod has not changed, so it was not our tests that failed. It keeps what it has reserved
-        until the attempt ends, and does not wait for it again before its back-off is over: refused
-        pods would otherwise pass a slot to each other without any.
+        The pod has not changed, so our tests did not fail. The pod keeps its reservation until the
+        attempt ends, and waits for it again only after its back-off. Otherwise rejected pods would
+        pass a slot to each other without backing off.
         """
         held = release.held
         ended = Attempt(Outcome.RETRY, held, str(refusal), refusal.retry_after)
         if held.annotated and pace_args.KEY not in pod.gates and not has_room(pod):
-            held = held._replace(annotated=False)  # a pace counts by the time of the release
+            held = held._replace(annotated=False)  # pace needs the release time
         elif edits:
             release.is_refused, release.notes = True, [f"{_UNTIGHTENED}: {refusal}"]
         else:
@@ -240,9 +242,9 @@ class Releaser:
             raise _EndedError(ended) from None
 
     def _write(self, release: _Release, edits: Sequence[Operation]) -> ApiStatusError | None:
-        """Send the patch; return None when written, or the refusal.
+        """Send the patch, and return None if it was written, or the response that rejected it.
 
-        Without an answer the pod may have been released, and keeps what it has reserved.
+        Without a definite response the pod may have been released, so it keeps its reservation.
         """
         path, timeout = pod_path(*release.key), release.timeout
         operations = [*release_patch(release.held, self._now_ms()), *edits]
@@ -273,11 +275,11 @@ class Releaser:
             refusal = patching.write(self._api, pod_path(*key), operations, timeout=RELEASE_TIMEOUT)
             if refusal is None:
                 return
-        assert refusal is not None  # noqa: S101 - it was the last
+        assert refusal is not None  # noqa: S101 - the last patch was rejected
         raise refusal
 
     def _tightened(self, pod: Pod) -> tuple[list[Operation], list[str]]:
-        """Ask the plugins what to add at the release."""
+        """Return the edits that plugins make at the release, and their warnings."""
         verdict = self._decider.at_release(pod)
         try:
             edits, warnings = _without_excess(pod, verdict.edits)
@@ -287,11 +289,11 @@ class Releaser:
             return [], [*verdict.warnings, problem]
 
     def _read(self, key: ObjectKey) -> Pod:
-        # A read passes no admission webhook, so it never needs the longer timeout.
+        # Reads do not go through admission, so they never need the longer timeout.
         return listing.read(self._api, pod_path(*key), Pod, timeout=RELEASE_TIMEOUT)
 
     def _checked(self, pod: Pod, held: PendingRelease) -> PendingRelease:
-        """Decide again about the current pod; end the attempt if it is not due after all."""
+        """Return a new decision about the pod; end the attempt if the pod is not due after all."""
         now_ms = None if self._force else self._now_ms()
         fresh = pending_release(pod, self._decider, now_ms)
         if fresh is None:
@@ -301,7 +303,7 @@ class Releaser:
         return fresh
 
     def _reserve(self, pod: Pod, held: PendingRelease) -> None:
-        """Reserve what the pod needs to start; end the attempt if it has to wait for it."""
+        """Reserve what the pod needs to start; end the attempt if the pod must wait for that."""
         wait = self._decider.reserve(pod, self._now_ms())
         if wait is not None:
             later = held._replace(
@@ -317,7 +319,7 @@ _UNTIGHTENED = "released without what was to be added"
 
 
 class _EndedError(Exception):
-    """The attempt is over."""
+    """Raised to end an attempt with its result."""
 
     def __init__(self, attempt: Attempt) -> None:
         super().__init__()
@@ -329,20 +331,23 @@ def _retry(exc: Exception) -> Attempt:
 
 
 def _is_definite(exc: ApiStatusError) -> bool:
-    """Return whether nothing was written; a 503 that is not Kubernetes' own comes from a proxy."""
+    """Return whether nothing was written. A 503 without a Kubernetes reason is a proxy's."""
     if exc.status == 503:
         return bool(exc.reason)
     return exc.status not in _NO_ANSWER or _BY_WEBHOOK in str(exc)
 
 
 def has_room(pod: Pod, more: Mapping[str, str] = MappingProxyType({})) -> bool:
-    """Return whether a pod can have the annotation with the time of its release, and more."""
+    """Return whether a pod has room for the release time annotation and for `more`."""
     stamp = {RELEASED_ANNOTATION: durations.canonical_instant(NEVER_MS)}
     return are_storable({**pod.annotations, **stamp, **more})
 
 
 def _without_excess(pod: Pod, edits: Sequence[Edit]) -> tuple[Sequence[Edit], Sequence[str]]:
-    """Leave out annotations for which a pod has no room, and warn: other edits must not be lost."""
+    """Return the edits, without annotations if the pod has no room for them, and warnings.
+
+    Other edits must not be lost.
+    """
     more = {one.key: one.value for one in edits if isinstance(one, SetAnnotation)}
     if not more or has_room(pod, more):
         return edits, ()
@@ -351,12 +356,12 @@ def _without_excess(pod: Pod, edits: Sequence[Edit]) -> tuple[Sequence[Edit], Se
 
 
 def _ungated(gates: Sequence[str]) -> list[Operation]:
-    """Return the operations that remove our gates; `guarded` has tested the pod's version."""
-    if len(gates) > MAX_GATES:  # the API server accepts 10,000 operations
+    """Return the operations that remove our gates. `guarded` adds the test of the version."""
+    if len(gates) > MAX_GATES:  # the API server accepts up to 10,000 operations
         left = [{"name": gate} for gate in gates if not gate.startswith(OWN_PREFIX)]
         return [{"op": "replace", "path": "/spec/schedulingGates", "value": left}]
     operations: list[Operation] = []
-    for index in reversed(range(len(gates))):  # from the end, so that indexes stay valid
+    for index in reversed(range(len(gates))):  # from the end, to keep indexes valid
         if gates[index].startswith(OWN_PREFIX):
             path = f"/spec/schedulingGates/{index}"
             operations.append({"op": "test", "path": path, "value": {"name": gates[index]}})
@@ -365,10 +370,10 @@ def _ungated(gates: Sequence[str]) -> list[Operation]:
 
 
 def release_patch(held: PendingRelease, now_ms: int) -> Sequence[Operation]:
-    """Return the patch that removes our gates, and only ours, from exactly this pod.
+    """Return the patch that removes only our gates, from exactly this version of the pod.
 
-    It records the time, which shows that it was not somebody else who removed them, and removes
-    the label of held pods.
+    The patch records the time, which shows that Holdfast removed the gates, and removes the label
+    of held pods.
     """
     operations = _ungated(held.gates)
     if held.annotated:

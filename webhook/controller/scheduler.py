@@ -1,4 +1,4 @@
-"""The state of every held pod: when it is due, ready, in flight, or tried again. Pure.
+"""The state of every held pod: waiting, ready, in flight or backing off. Pure.
 
 Due times are milliseconds since 1970 by the API server's clock, local times are seconds.
 """
@@ -17,18 +17,18 @@ from holdfast.webhook.workqueue.controller import TaskResult
 from holdfast.webhook.workqueue.queue import WorkQueue
 
 COPIES = 20_000
-"""Pods of which a copy is kept, about 20 MB: a burst is released with half of the requests. Others
-are read when they are due."""
+"""Maximum number of pods with a cached copy, about 20 MB in total. A burst of them is released with
+half the requests. Other pods are read when they are due."""
 COPY_BYTES = 4_096
-"""Size of a copy that is kept; one of a usual pod has 1 KB, one of a hostile pod a megabyte."""
+"""Maximum size of a cached copy. A typical pod takes 1 KB, a hostile pod a megabyte."""
 
 
 class ReleaseScheduler(WorkQueue[PendingRelease]):
-    """The held pods, as the queue of those to release.
+    """The queue of held pods to release.
 
-    `server_time` maps local time to the time that it certainly is at the API server, in seconds
-    since 1970, or None. `forget` gets the uid of each pod that is no longer held, `on_paused` each
-    pod that is due in a frozen namespace.
+    `server_time` maps local time to the lower bound of the API server's time, in seconds since
+    1970, or to None. `forget` is called with the uid of each pod that is no longer held,
+    `on_paused` with each pod that is due in a frozen namespace.
     """
 
     def __init__(
@@ -44,8 +44,8 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         self._forget = forget
         self._expected: dict[ObjectKey, int] = {}
         self._alike: Counter[_Kind] = Counter()
-        """How many pods have these gates, and whether no due time is known for them: a scrape
-        must not walk through all pods."""
+        """Number of pods by their gates, and by whether their due time is unknown. A scrape must
+        not iterate over all pods."""
         self._copies = 0
         super().__init__(
             attrgetter("due_ms"),
@@ -54,14 +54,14 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             clock=self._now,
             per_second=1_000.0,
             rank_of=attrgetter("rank"),
-            keeps_failures=True,  # a refused pod that waits for a slot, and is refused again
+            keeps_failures=True,  # a rejected pod may wait for a slot and be rejected again
             on_paused=on_paused,
         )
 
     def expect(self, key: ObjectKey) -> PendingRelease | None:
-        """Return the entry of a pod that is upserted once plugins have been asked about it.
+        """Return the entry of a pod, or None, before plugins are asked and the pod is upserted.
 
-        Until then, an `expedite` counts even if the pod is not known.
+        Until then, an `expedite` counts even if the pod is unknown.
         """
         self._expected = {key: NEVER_MS}
         return self.get(key)
@@ -75,24 +75,24 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         *,
         watched: bool,
     ) -> PendingRelease | None:
-        """Add a pod or update it; return its entry if there is news about it.
+        """Add or update a pod, and return its entry if there is something new to report.
 
-        `before` is the entry as it was before the plugins were asked about `fresh`. `watched` is
-        false for a pod found in a list: the time of its last change is unknown.
+        `before` is the entry from before the plugins were asked about `fresh`. `watched` is false
+        for a pod from a list, because the time of its last change is unknown.
         """
         known = self.get(key)
-        # A new pod of that name: what plugins said of the old one does not hold for it.
+        # A new pod of that name: the plugins' decisions about the old pod do not apply.
         if known is not None and known.uid != fresh.uid:
             self.remove(key)
             known = None
         if known is not None and not known.resource_version:
-            # Its plugins will be asked again, about the pod as it is then; at once if it may start.
+            # The plugins will be asked again, about the current pod; at once if it may start.
             due_ms = min(known.due_ms, max(fresh.due_ms, now_ms))
             self.put(key, known._replace(due_ms=due_ms, copy=fresh.copy))
             return None
         is_news = known is None or known.due_ms != fresh.due_ms
         if known is not None and not is_news:
-            # The due time is not news, so lateness still counts from when it was first known.
+            # The due time is unchanged, so lateness still counts from when it was first known.
             fresh = fresh._replace(known_ms=known.known_ms)
         elif watched or known is not None:
             fresh = fresh._replace(known_ms=now_ms)
@@ -105,10 +105,10 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         return fresh if is_news or said != (fresh.reason, fresh.problem) else None
 
     def expedite(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
-        """Make a pod due now, or at a time; its release decides again.
+        """Make a pod due now, or at `at_ms`. Its release asks the plugins again.
 
-        A plugin may ask for that before the pod is added: it has just been asked about the pod.
-        Any other pod that is not known is gone.
+        A plugin may request this before the pod is added, because it has just been asked about the
+        pod. Any other unknown pod is gone.
         """
         known = self.get(key)
         if known is None:
@@ -117,20 +117,20 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             return
         due_ms = max(at_ms, now_ms)
         if not known.resource_version:
-            due_ms = min(due_ms, known.due_ms)  # an earlier request counts
+            due_ms = min(due_ms, known.due_ms)  # the earliest request counts
         self.put(
             key,
             known._replace(due_ms=due_ms, known_ms=due_ms, resource_version="", recheck=True),
         )
 
     def may_start(self, key: ObjectKey) -> bool:
-        """Return whether no pod of a higher priority is in flight that was due at the same time.
+        """Return whether no higher-priority pod of the namespace with this due time is in flight.
 
-        A node may have room for one of them only, and releases in flight may overtake each other.
-        One that has failed before keeps no other waiting.
+        A node may have room for only one of them, and releases in flight may overtake each other. A
+        pod that has failed before does not block others.
         """
         mine = self._items[key]
-        first = mine.level * RANKS  # of the level
+        first = mine.level * RANKS  # the lowest rank of its level
         return not any(
             one is not None
             and one.rank < first
@@ -151,10 +151,13 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     def settle(
         self, key: ObjectKey, tried: PendingRelease, attempt: Attempt, now_ms: int
     ) -> TaskResult:
-        """Record how an attempt ended; the watch may have reported another pod meanwhile."""
+        """Record the end of an attempt, and return its result for the queue.
+
+        The watch may have reported another pod of that name meanwhile.
+        """
         known = self.get(key)
         if known is None or known.uid != tried.uid:
-            # Gone, or a new pod of that name: but plugins were asked about the old one meanwhile.
+            # Gone or recreated, but plugins were asked about the old pod meanwhile.
             self._forget(tried.uid)
             if known is None and attempt.held is not None:
                 self._forget(attempt.held.uid)
@@ -166,23 +169,24 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             changed = attempt.held if attempt.outcome is Outcome.CHANGED else None
             self._ask_again(key, changed.due_ms if changed else 0, now_ms)
         elif attempt.held is not None:
-            is_due = attempt.outcome is Outcome.RETRY  # another time would cut the back-off short
+            is_due = attempt.outcome is Outcome.RETRY  # a new due time would cut the back-off short
             due_ms = tried.due_ms if is_due else attempt.held.due_ms
             self._replace(key, tried, attempt.held._replace(due_ms=due_ms), now_ms)
-        # Not a failure: it has a new due time, and waits without a back-off.
+        # Not a failure: the pod has a new due time, and does not back off.
         if attempt.outcome is Outcome.CHANGED:
             self.schedule(key)
             return TaskResult()
         if attempt.held is None:
-            # It may have been released: the pod is to be read, or its slot would be given away.
+            # The pod may have been released. It must be read, or its slot would be given away.
             self.put(key, self._items[key]._replace(copy=b""))
         return TaskResult(attempt.reason, attempt.retry_after or 0.0)
 
     def _ask_again(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
-        """Have the plugins asked about a pod that they were asked about twice at the same time.
+        """Ask the plugins again about a pod that they were asked about twice concurrently.
 
-        A plugin rechecks a pod only if its last answer was that the pod waits. Which of the answers
-        that was is not known. A pod that will be asked about anyway may be due earlier, `at_ms`.
+        A plugin rechecks a pod only if its last answer was to wait, and it is unknown which answer
+        was the last. If the plugins will be asked anyway, the pod may become due earlier, at
+        `at_ms`.
         """
         pending = self.get(key)
         if pending is None:
@@ -195,7 +199,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     def _replace(
         self, key: ObjectKey, tried: PendingRelease, fresh: PendingRelease, now_ms: int
     ) -> None:
-        """Take over how an attempt read the pod."""
+        """Store the pod as the attempt read it."""
         if fresh.uid != tried.uid:
             self.remove(key)
         known_ms = tried.known_ms if fresh.due_ms == tried.due_ms else now_ms
@@ -204,7 +208,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     # --- counts --------------------------------------------------------------------------------
 
     def put(self, key: ObjectKey, item: PendingRelease) -> None:
-        """Add a pod or replace it, and count it."""
+        """Add or replace a pod, and update the counts."""
         self._count(self.get(key), -1)
         if exceeds(item.gates):  # admission rejects such a pod; its release reads it
             item = item._replace(gates=(), recheck=True, copy=b"")
@@ -214,19 +218,19 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         super().put(key, item)
 
     def discard(self, key: ObjectKey) -> None:
-        """Drop a pod, and no longer count it."""
+        """Drop a pod, and update the counts."""
         self._count(self.get(key), -1)
         super().discard(key)
 
     def overdue(self, now_ms: int) -> int:
-        """Count the pods whose time has come, without those in frozen namespaces."""
+        """Return the number of due pods, without those in frozen namespaces."""
         return sum(not self.is_paused(key[0]) for key, _ in self.due(now_ms))
 
     def holds(self, now_ms: int) -> Counter[tuple[str, str]]:
-        """Count the holds by plugin and reason; a pod may have several.
+        """Return the number of holds by plugin and reason; a pod may have several.
 
-        The reason is `time`, `plugin` if no due time is known, or, once the time has come,
-        `release`, or `freeze` in a frozen namespace.
+        The reason is `time` before the due time, `plugin` if no due time is known, `release` once
+        the pod is due, or `freeze` if it is due in a frozen namespace.
         """
         due, frozen = Counter[_Kind](), Counter[_Kind]()
         for key, pending in self.due(now_ms):

@@ -1,7 +1,7 @@
 """Types of plugin arguments, with keywords for the configuration's JSON Schema. Pure.
 
-Editors use the schema to show mistakes. Nothing here decides what is accepted: the checks at
-startup do, with better messages. Patterns use the syntax that Python and ECMAScript share.
+Editors use the schema to highlight mistakes. It does not decide which values are valid: the checks
+at startup do, with better messages. Patterns use only syntax that Python and ECMAScript share.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ _DNS_SUBDOMAIN = rf"{_DNS_PART}(?:\.{_DNS_PART})*"
 
 
 def parsed(parse: Callable[[str], T], text: str, where: str) -> T:
-    """Parse a text of the configuration. Raises ConfigurationError, which names the path in it."""
+    """Return the parsed value. Raises ConfigurationError, which starts with the path `where`."""
     try:
         return parse(text)
     except InvalidValueError as exc:
@@ -27,22 +27,22 @@ def parsed(parse: Callable[[str], T], text: str, where: str) -> T:
 
 
 def shaped(**keywords: Any) -> Meta:
-    """Annotate a type with keywords of its schema."""
+    """Return type metadata that adds these keywords to the JSON Schema."""
     return Meta(extra_json_schema=keywords)
 
 
 def of(**properties: Any) -> dict[str, Any]:
-    """Return a schema: an object with all of these properties."""
+    """Return the schema of an object that must have all of these properties."""
     return {"required": list(properties), "properties": properties}
 
 
 def when(condition: dict[str, Any], then: dict[str, Any]) -> dict[str, Any]:
-    """Return a schema: `then` applies if the condition does."""
+    """Return a schema that applies `then` to values that match the condition."""
     return {"if": condition, "then": then}
 
 
 Key = Annotated[str, shaped(pattern=f"^(?:{_DNS_SUBDOMAIN}/)?{_NAME}$")]
-"""The key of a label, an annotation or a taint."""
+"""A label, annotation or taint key."""
 KeyOrNone = Annotated[str, shaped(pattern=f"^(?:(?:{_DNS_SUBDOMAIN}/)?{_NAME})?$")]
 LabelValue = Annotated[str, shaped(pattern=f"^(?:{_NAME})?$")]
 RuleName = Annotated[str, shaped(pattern=f"^{_NAME}$")]
@@ -65,7 +65,7 @@ WHEN = shaped(
     oneOf=[of(annotation=_TEXT), of(label=_TEXT)],
     allOf=[{"oneOf": [of(**{name: _GIVEN}) for name in ("equals", "in", "exists")]}],
 )
-"""Exactly one of annotation and label, and exactly one test."""
+"""Requires exactly one of annotation and label, and exactly one test."""
 
 REQUIREMENT = shaped(
     allOf=[
@@ -89,7 +89,7 @@ TOLERATION = shaped(
         when(of(tolerationSeconds={"type": "integer"}), of(effect={"const": "NoExecute"})),
     ]
 )
-"""The API server's own rules."""
+"""The same rules as the API server's."""
 
 RULE = shaped(
     anyOf=[
@@ -102,4 +102,4 @@ RULE = shaped(
         {"properties": {"schedulerName": {"maxLength": 0}, "tolerations": {"maxItems": 0}}},
     ),
 )
-"""A rule has an effect, and one that is possible at release if it resolves there."""
+"""Requires an effect. With resolveAtRelease, excludes schedulerName and tolerations."""

@@ -1,7 +1,7 @@
 """CEL expressions about a pod, for a plugin's `match`.
 
-Each path is tested with `has()` at every level, because an expression that fails counts as a
-failed call of the webhook.
+Every level of a path is tested with `has()`, because an evaluation error counts as a failed call of
+the webhook.
 """
 
 from collections.abc import Iterable
@@ -9,33 +9,36 @@ from collections.abc import Iterable
 POD = "object"
 """The pod under review, in CEL."""
 MAX_ITEMS = 100
-"""Of longer lists, no item is tested; a pod that Holdfast serves has no more gates.
+"""Maximum length of a list whose items are tested; pods that Holdfast serves have no more gates.
 
-The time that the API server's CEL takes grows with the square of their number, to many seconds.
+The evaluation time in the API server grows with the square of the length, up to many seconds.
 """
 
 
 def has_annotation(keys: Iterable[str], pod: str) -> str:
-    """Return an expression: the pod has at least one of these annotations."""
+    """Return an expression that is true if the pod has at least one of these annotations."""
     annotations = f"{pod}.metadata.annotations"
     tests = " || ".join(f"{string(key)} in {annotations}" for key in keys)
     return f"{_present(annotations)} && ({tests})" if tests else "false"
 
 
 def has_gate(name: str, pod: str) -> str:
-    """Return an expression: the pod has this scheduling gate, and at most MAX_ITEMS of them."""
+    """Return an expression that is true if the pod has this gate, and at most MAX_ITEMS gates."""
     gates = f"{pod}.spec.schedulingGates"
     test = f"{gates}.exists(one, one.name == {string(name)})"
     return f"{_present(gates)} && {gates}.size() <= {MAX_ITEMS} && {test}"
 
 
 def optional(path: str) -> str:
-    """Return an expression: a path of which any level may be absent."""
+    """Return the path with optional field selection, which allows any level to be absent."""
     return path.replace(".", ".?")
 
 
 def has_controller(group: str, kind: str, pod: str) -> str:
-    """Return an expression: the pod's controller is, or may be, of this kind, in any version."""
+    """Return an expression that is true if the pod's controller is of this kind, in any version.
+
+    It is also true if the list of owners is too long to test.
+    """
     owners = f"{pod}.metadata.ownerReferences"
     test = (
         f"has(one.controller) && one.controller && one.kind == {string(kind)}"
@@ -45,17 +48,17 @@ def has_controller(group: str, kind: str, pod: str) -> str:
 
 
 def may_have(path: str, test: str, item: str = "one") -> str:
-    """Return an expression: an item of a list passes a test, or the list is too long to look."""
+    """Return an expression that is true if an item passes the test, or the list is too long."""
     return f"({path}.size() > {MAX_ITEMS} || {path}.exists({item}, {test}))"
 
 
 def strings(texts: Iterable[str]) -> str:
-    """Write texts as a CEL list."""
+    """Return a CEL list literal of these strings."""
     return f"[{', '.join(map(string, texts))}]"
 
 
 def string(text: str) -> str:
-    """Write a text as a CEL string literal."""
+    """Return a CEL string literal."""
     escaped = "".join(
         f"\\{char}" if char in "\\'" else char if char.isprintable() else f"\\U{ord(char):08x}"
         for char in text
@@ -64,6 +67,9 @@ def string(text: str) -> str:
 
 
 def _present(path: str) -> str:
-    """Test a path level by level; `object`, and its `metadata` and `spec`, always exist."""
+    """Return an expression that is true if every level of a path exists.
+
+    `object` and its `metadata` and `spec` always exist, and are not tested.
+    """
     steps = path.split(".")
     return " && ".join(f"has({'.'.join(steps[:end])})" for end in range(3, len(steps) + 1))

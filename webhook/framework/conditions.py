@@ -1,6 +1,6 @@
-"""The match conditions of the webhooks: CEL expressions combined from those of the plugins. Pure.
+"""Match conditions of the webhooks, combined from the plugins' CEL expressions. Pure.
 
-Tests check that they agree with the plugins' predicates in Python.
+Tests check that they agree with the plugins' Python predicates.
 """
 
 from collections.abc import Iterable, Sequence
@@ -21,9 +21,9 @@ _CREATED = "request.operation == 'CREATE'"
 
 
 def create_condition(profiles: Profiles, pod: str = POD) -> str:
-    """Return the expression that is true for every new pod to be reviewed.
+    """Return the expression that is true for every new pod to review.
 
-    For a template, plugins that validate templates are left out: see `template_condition`.
+    For a template, it omits plugins that validate templates: see `template_condition`.
     """
     expressions = [
         plugin.match(pod)
@@ -41,10 +41,10 @@ def create_condition(profiles: Profiles, pod: str = POD) -> str:
 
 
 def validate_condition(profiles: Profiles) -> str:
-    """Return the expression that is true for every new pod to be validated by a call.
+    """Return the expression that is true for every new pod that a call must validate.
 
-    A pod is left out if every plugin that it concerns can skip its validation. Only the call finds
-    that another webhook has added the annotation that ends holds.
+    It excludes a pod if every plugin that it concerns can skip the validation. A pod with
+    ALLOWED_ANNOTATION is not excluded: only the call detects that another webhook added it.
     """
     expressions: list[str] = []
     gates: dict[str, None] = {}
@@ -61,14 +61,15 @@ def validate_condition(profiles: Profiles) -> str:
 
 
 def restore_condition(profiles: Profiles) -> str:
-    """Return the expression that is true for every update of a VM that may lose annotations."""
+    """Return the expression that is true for every VM update that may drop annotations."""
     return any_of(plugin.restore_match() for plugin in profiles.plugins)
 
 
 def update_condition(profiles: Profiles, pod: str = POD) -> str:
-    """Return the expression that is true for an update to be reviewed.
+    """Return the expression that is true for every update to review.
 
-    That is a change of a plugin's key. Scaling and a changed status never match.
+    It matches changes of the plugins' keys, and added finalizers of Holdfast. Scaling and status
+    changes never match.
     """
     keys = dict.fromkeys(key for plugin in profiles.plugins for key in plugin.keys)
     tests = [_changed(pod, key) for key in keys]
@@ -83,9 +84,9 @@ def update_condition(profiles: Profiles, pod: str = POD) -> str:
 
 
 def template_condition(profiles: Profiles, *pods: str) -> str:
-    """Return the expression that is true for every template to be reviewed, at CREATE and UPDATE.
+    """Return the expression that is true for every template to review, at CREATE and UPDATE.
 
-    Plugins that validate templates see any change of one. Their expressions are written once,
+    Plugins that validate templates see every change of a template. Their expressions appear once,
     because the API server limits the length of an expression.
     """
     if pods[1:] or "[]" in pods[0]:
@@ -98,9 +99,9 @@ def template_condition(profiles: Profiles, *pods: str) -> str:
 
 
 def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
-    """Return the same for several templates, of which one may be missing, or for a list (`[]`).
+    """Return `template_condition` for several templates, or for a list of templates (`[]`).
 
-    Any change of the field that has them counts.
+    One of several templates may be absent. Any change of the field that contains them matches.
     """
     field, is_list, within = pods[0].partition("[]")
     if is_list:
@@ -116,7 +117,7 @@ def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
 
 
 def by_operation(on_create: str, on_update: str) -> str:
-    """Return the expression that is the first at CREATE, and the second at UPDATE."""
+    """Return the expression that evaluates `on_create` at CREATE, and `on_update` at UPDATE."""
     return f"{_CREATED} ? ({on_create}) : ({on_update})"
 
 
@@ -133,13 +134,13 @@ def _old(pod: str) -> str:
 
 
 def any_of(expressions: Iterable[str]) -> str:
-    """Return the expression that is true if one of these is; "false" ones are left out."""
+    """Return the expression that is true if one of these is; drops duplicates and "false"."""
     tests = [one for one in dict.fromkeys(expressions) if one != "false"]
     return " || ".join(f"({test})" for test in tests) or "false"
 
 
 def _own(path: str, name: str, known: Iterable[str] = ()) -> str:
-    """Return an expression: the list has a name under our prefix that is not a known one."""
+    """Return an expression that is true if the list has an unknown name with our prefix."""
     test = f"{name}.startsWith('{OWN_PREFIX}')"
     if listed := list(known):
         test += f" && !({name} in {strings(listed)})"
@@ -151,7 +152,7 @@ def _of_kind(kind: str) -> str:
 
 
 def _workload_keys(profiles: Profiles, pod: str) -> list[tuple[str, tuple[str, ...]]]:
-    """List the plugins' annotations of workloads whose template has this path, by kind."""
+    """Return the plugins' annotations of workloads whose template has this path, by kind."""
     kinds = {resource.kind for resource in RESOURCES if f"{POD}.{resource.path}" == pod}
     found: dict[str, dict[str, None]] = {}
     for plugin in profiles.plugins:

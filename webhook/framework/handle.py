@@ -11,45 +11,46 @@ Shared = TypeVar("Shared")
 
 
 class Lookup(Protocol):
-    """Reads objects of the cluster."""
+    """Reads cluster objects."""
 
     def get(self, path: str, *, max_age: float = 0.0) -> Mapping[str, Any] | None:
-        """Read the object or list at an API path; None if it does not exist.
+        """Return the object or list at an API path; None if it does not exist.
 
-        An earlier answer to such a call is used if it is not older than `max_age` seconds.
-        Raises ClusterError if the API server does not answer, or does not serve the kind.
+        A cached response is used if it is less than `max_age` seconds old. Raises ClusterError if
+        the API server does not respond, or does not serve the kind.
         """
         ...
 
 
 class WaitingPods(Protocol):
-    """The pods that are held now."""
+    """The currently held pods."""
 
     def __iter__(self) -> Iterator[ObjectKey]:
-        """Iterate over their namespaces and names."""
+        """Iterate over the namespaces and names of all held pods."""
         ...
 
     def get(self, key: ObjectKey) -> Due | None:
-        """Return when a pod is due and what it waits for, or None if it is not held."""
+        """Return the due time of a pod and the reason it waits, or None if it is not held."""
         ...
 
     def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
-        """Have `permit` called again, now or at a time: what the plugin waits for has happened.
+        """Schedule another `permit` call for a pod, at once or at `at_ms`.
 
-        Never blocks. Do not call it with a lock that the plugin also takes in `permit`.
+        Call it when the event that the plugin waits for has occurred. Never blocks. Do not hold a
+        lock that the plugin also takes in `permit`.
         """
         ...
 
     def allow(self, key: ObjectKey, plugin: str) -> None:
         """End a plugin's hold permanently; the pod is released once no other plugin holds it.
 
-        Written to the pod, in the annotation `holdfast.dev/allowed`. Raises ClusterError.
+        Adds the plugin to the pod's annotation `holdfast.dev/allowed`. Raises ClusterError.
         """
         ...
 
 
 class Follow(Protocol):
-    """Follows objects: lists them, and watches their changes."""
+    """Lists objects, and watches their changes."""
 
     def __call__(
         self,
@@ -60,10 +61,10 @@ class Follow(Protocol):
         label_selector: str = "",
         on_unreadable: Callable[[str], None] | None = None,
     ) -> Callable[[], None]:
-        """Follow the objects of a kind at an API path, in a thread; return how to stop that.
+        """List and watch the objects at an API path in a thread, and return a function to stop it.
 
-        The handler is a `holdfast.webhook.kube.reflector.ResourceEventHandler`. `on_unreadable`
-        gets the reason each time that the objects may not be listed, or the kind is not served.
+        The handler is a `holdfast.webhook.kube.reflector.ResourceEventHandler`. `on_unreadable` is
+        called with the reason each time that the list is forbidden, or the kind is not served.
         """
         ...
 
@@ -87,8 +88,8 @@ class Handle:
     def __init__(self) -> None:
         self._shared: dict[str, Any] = {}
         self.term: Callable[[], int] = lambda: 0
-        """Changes whenever this process begins to lead: what it knows of the work of the leader
-        before may be outdated."""
+        """Changes whenever this process becomes the leader. Its knowledge of the
+        previous leader's work may then be outdated."""
         self.connect()
 
     def connect(
@@ -101,13 +102,16 @@ class Handle:
         bounds_ms: Callable[[], tuple[int, int]] | None = None,
         term: Callable[[], int] | None = None,
     ) -> None:
-        """Connect what the process provides; called once, at startup."""
+        """Set this process's capabilities; called once, at startup."""
         self._lookup, self._waiting, self._record_event = lookup, waiting, record_event
         self._follow, self._bounds_ms = follow, bounds_ms
         self.term = term or self.term
 
     def share(self, name: str, make: Callable[[], Shared]) -> Shared:
-        """Return what the instances of a plugin share: one is made for each profile."""
+        """Return the object that a plugin's instances share; the first call creates it by `make`.
+
+        Each profile has an instance of the plugin.
+        """
         if name not in self._shared:
             self._shared[name] = make()
         found: Shared = self._shared[name]
@@ -122,20 +126,20 @@ class Handle:
 
     @property
     def waiting(self) -> WaitingPods:
-        """The pods that are held now. Raises HandleError outside the controller."""
+        """The currently held pods. Raises HandleError outside the controller."""
         if self._waiting is None:
             raise HandleError("held pods are available in the controller only")
         return self._waiting
 
     @property
     def follow(self) -> Follow:
-        """Follow objects. Raises HandleError outside the controller."""
+        """Function that lists and watches objects. Raises HandleError outside the controller."""
         if self._follow is None:
             raise HandleError("objects can be followed in the controller only")
         return self._follow
 
     def bounds_ms(self) -> tuple[int, int]:
-        """Return the earliest and the latest time that it may be at the API server.
+        """Return the lower and upper bounds of the API server's current time.
 
         In milliseconds since 1970; 0 and `NEVER_MS` while unknown. Raises HandleError outside the
         controller.

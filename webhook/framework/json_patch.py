@@ -1,7 +1,7 @@
-"""Converting edits into the smallest JSON Patch (RFC 6902). Pure.
+"""Conversion of edits into the smallest JSON Patch (RFC 6902). Pure.
 
-Edits are idempotent, because webhooks are called again and releases are retried. Existing entries
-are never changed or moved, only added to; the API server's default tolerations can be replaced.
+Edits are idempotent, because webhooks are reinvoked and releases are retried. Existing entries are
+only extended, never changed or moved; only the API server's default tolerations can be replaced.
 """
 
 import copy
@@ -39,7 +39,7 @@ DEFAULT_TOLERATIONS = frozenset(
     Tolerate(f"node.kubernetes.io/{taint}", "Exists", "", _NO_EXECUTE, 300)
     for taint in ("not-ready", "unreachable")
 )
-"""Tolerations that the API server adds, before any webhook, to a pod without any of the taint."""
+"""Tolerations that the API server adds, before webhooks, to a pod without one for the taint."""
 
 T = TypeVar("T")
 
@@ -70,9 +70,9 @@ def edited(review: PodReview, edits: Iterable[Edit]) -> PodReview:
 
 
 def applied(document: Any, operations: Iterable[Operation]) -> Any:
-    """Apply operations of `patch` to a copy: add, append to a list, or remove.
+    """Return a copy of the document with these operations of `patch` applied.
 
-    Raises LookupError if they do not fit the document.
+    They add, append to a list, or remove. Raises LookupError if they do not fit the document.
     """
     result = copy.deepcopy(document)
     for operation in operations:
@@ -156,7 +156,7 @@ def _nodes(pod: Pod, edits: Sequence[RequireNodes | PreferNodes | SelectNodes]) 
             case PreferNodes():
                 preferred.append(edit)
             case SelectNodes(key, value):
-                # An existing key must not change: the other value becomes a requirement as well.
+                # An existing key must not change, so a different value becomes a requirement.
                 if selected.setdefault(key, pod.node_selector.get(key, value)) != value:
                     required.append(Requirement(key, "In", (value,)))
     return [
@@ -170,7 +170,7 @@ def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:
     wanted = [replace(edit, operator=edit.operator or _EQUAL) for edit in edits]
     known = [read_toleration(toleration) for toleration in present or ()]
     added = [write_toleration(edit) for edit in _new(wanted, known)]
-    # The first toleration of a taint counts, and the API server's defaults would come first.
+    # The first toleration of a taint takes effect, and the API server's defaults come first.
     replaced = [
         index
         for index, default in enumerate(known)

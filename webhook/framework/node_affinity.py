@@ -1,9 +1,8 @@
-"""Node affinity: adding requirements, and finding contradictions. Pure.
+"""Node affinity: adds requirements, and finds contradictions. Pure.
 
-A pod's required terms are ORed, so a requirement is added to every one of them; an additional term
-would widen the pod's choice. An empty term matches no node, and stays empty. Existing terms are
-only appended to, which is also all that the API server accepts in an update of a gated pod
-(validateNodeAffinityMutation in its source).
+A pod's required terms are ORed, so a requirement is added to each of them; an additional term would
+allow more nodes. An empty term matches no node, and stays empty. Existing terms are only extended:
+the API server accepts nothing else in an update of a gated pod (validateNodeAffinityMutation).
 """
 
 import re
@@ -81,13 +80,13 @@ def _new_preferences(pod: Pod, wanted: Iterable[PreferNodes]) -> list[dict[str, 
 
 
 def _as_read(wanted: PreferNodes) -> PreferNodes:
-    """Order the requirements as they are decoded: labels before fields."""
+    """Return the preference with labels before fields, as in a decoded pod."""
     ordered = sorted(wanted.requirements, key=lambda one: one.is_field)
     return PreferNodes(wanted.weight, tuple(ordered))
 
 
 def _created(pod: Pod, fresh: Mapping[str, Any]) -> list[Operation]:
-    """Add a missing part, from the lowest level that exists."""
+    """Return the operations that add missing parts, from the lowest level that exists."""
     if not fresh:
         return []
     if pod.spec.affinity is None:
@@ -142,9 +141,9 @@ def unmet(pod: Pod, node: Node) -> Sequence[Requirement]:
 
 
 def outside(selector: NodeSelector | None, node: Node) -> Sequence[Requirement]:
-    """Return the requirements that keep a node out of a selector; empty if it is inside.
+    """Return the requirements of a selector that a node does not meet; empty if it matches.
 
-    Of several terms, the one that the node is closest to counts.
+    If there are several terms, they are those of the term that is closest to matching.
     """
     found = selector.node_selector_terms if selector else None
     alternatives = [_unmet(term, node) for term in map(_read, found or ()) if term]
@@ -162,7 +161,7 @@ def _unmet(term: Term, node: Node) -> Sequence[Requirement]:
 
 
 def meets(value: str | None, requirement: Requirement) -> bool:
-    """Return whether a label's value, None if there is none, meets a requirement."""
+    """Return whether a label value meets a requirement; None means that the label is absent."""
     match requirement.operator:
         case "In":
             return value in requirement.values
@@ -180,7 +179,7 @@ def meets(value: str | None, requirement: Requirement) -> bool:
 
 
 def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:
-    """Find requirements on one label that no node can meet together; empty if there are none."""
+    """Return requirements on one label that no node can meet together; empty if there are none."""
     by_key: dict[tuple[str, bool], list[Requirement]] = {}
     for one in requirements:
         by_key.setdefault((one.key, one.is_field), []).append(one)
@@ -188,7 +187,7 @@ def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:
 
 
 def nowhere(pod: Pod) -> Sequence[Requirement]:
-    """Find the requirements on the node's name that no node can meet; empty if one may.
+    """Return the requirements on the node name that no node can meet; empty if some node may.
 
     Every non-empty term must be impossible; an empty term matches no node anyway.
     """
@@ -214,7 +213,7 @@ def _possible(requirements: Sequence[Requirement]) -> bool:
 
 
 def _between(by_operator: Mapping[str, Sequence[tuple[str, ...]]]) -> tuple[int, int]:
-    """Return the exclusive bounds; a label value has no sign, so it is never below 0."""
+    """Return the exclusive bounds of Gt and Lt. Label values have no sign, so 0 is the minimum."""
     lows = [integer(values[0]) for values in by_operator.get("Gt", ()) if values]
     highs = [integer(values[0]) for values in by_operator.get("Lt", ()) if values]
     return (

@@ -1,4 +1,4 @@
-"""Decisions of the plugins about held pods: when they may start, and edits at release."""
+"""Plugin decisions about held pods: when they may start, and edits at release."""
 
 from __future__ import annotations
 
@@ -34,21 +34,21 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.threads import ThreadPool
 
 PERMIT_SECONDS = 5.0
-"""How long a `permit` that may block may take."""
+"""Timeout of a `permit` call that may block, in seconds."""
 PERMIT_THREADS = 8
-"""Calls of one plugin's `permit` at a time, including those that hang."""
+"""Maximum number of concurrent `permit` calls of a plugin, including those that hang."""
 PERMIT_QUEUE = 5 * PERMIT_THREADS
-"""Calls of one plugin's `permit` that may wait for a thread."""
+"""Maximum number of a plugin's `permit` calls that wait for a thread."""
 _TEXT_CHARACTERS = 1_000
-"""Characters of a reason or problem; an Event shows no more."""
+"""Maximum characters of a reason or problem; an Event shows no more."""
 _ROUNDS = 100
-"""Times that plugins are asked for a time that suits all: for windows that never meet."""
+"""Maximum rounds to find a time that all plugins allow, in case windows never overlap."""
 
 _log = logging.getLogger("holdfast.plugins")
 
 
 class ReleaseDecider:
-    """Decides about held pods by the plugins of their profiles. Safe to use from any thread."""
+    """Decides about held pods by asking their profiles' plugins. Safe to use from any thread."""
 
     def __init__(self, profiles: Profiles, runner: Runner, handle: Handle | None = None) -> None:
         self.profiles = profiles
@@ -56,8 +56,8 @@ class ReleaseDecider:
         self._handle = handle or Handle()
         self._term = self._handle.term()
         self._failing: dict[str, dict[str, int]] = {}
-        """The first failure of each plugin to decide about a pod, by its uid and their names.
-        Dropped when nobody asks the plugins any longer: in a freeze, or until a new term."""
+        """Time of each plugin's first failure to decide about a pod, by pod UID and plugin name.
+        Dropped when plugins are no longer asked, such as in a freeze, and in a new term."""
         self._forgetting = [one for one in profiles.plugins if overrides(one, "forget")]
         self._pools = {
             plugin.name: ThreadPool(PERMIT_THREADS, f"permit-{plugin.name}")
@@ -66,18 +66,18 @@ class ReleaseDecider:
         }
 
     def due(self, pod: Pod, now_ms: int = 0) -> Due:
-        """Decide when a held pod may start, as far as that is known in advance.
+        """Return when a held pod may start, as far as it is known in advance.
 
-        Annotations and hint decide if no plugin of the profile has one of the pod's gates. They
-        also decide the delay of a pod whose profile no longer enables the delay plugin. Plugins
-        that may block or fail are assumed to allow the pod, until `permit` asks them.
+        The annotations and the hint decide if no plugin of the profile has one of the pod's gates.
+        They also determine the delay of a pod whose profile no longer enables the delay plugin.
+        Plugins that may block or that fail are assumed to allow the pod until `permit` asks them.
         """
         return self._decide(pod, now_ms, self._foresee)
 
     def earliest(self, pod: Pod) -> tuple[int, str]:
-        """Return the latest time that a plugin gives for a held pod, and the plugin; 0 if none.
+        """Return the latest known due time of a held pod, and the plugin that sets it; 0 if none.
 
-        A pod that another plugin holds until an event is not released before.
+        A pod that another plugin holds until an event is not released before this time.
         """
         times = [
             (self._foresee(one, pod, pod.created_ms).at_ms, one.name) for one in self._holders(pod)
@@ -85,9 +85,9 @@ class ReleaseDecider:
         return max((one for one in times if pod.created_ms < one[0] < NEVER_MS), default=(0, ""))
 
     def permit(self, pod: Pod, now_ms: int) -> Due:
-        """Ask all plugins that hold a pod, of which `due` has said that it may start.
+        """Return whether all plugins that hold a pod allow it to start now, or until when it waits.
 
-        Raises PluginFailedError.
+        Called when the due time that `due` returned has come. Raises PluginFailedError.
         """
         waiting: set[Plugin] = set()
 
@@ -103,14 +103,14 @@ class ReleaseDecider:
             _unreserve(self._reserving(pod), pod)
             raise
         if due.at_ms > now_ms:
-            # The pod has no use for what plugins that allow it have kept for it.
+            # The pod waits, so it does not need what the plugins that allow it have reserved.
             _unreserve([one for one in self._reserving(pod) if one not in waiting], pod)
         return due
 
     def reserve(self, pod: Pod, now_ms: int) -> Due | None:
-        """Reserve what a pod needs; None if that worked, otherwise how long it waits.
+        """Reserve what a pod needs; return None on success, otherwise how long it must wait.
 
-        Raises PluginFailedError.
+        Without success, all reservations are undone. Raises PluginFailedError.
         """
         reserved: list[Plugin] = []
         for plugin in self._reserving(pod):
@@ -128,18 +128,18 @@ class ReleaseDecider:
         return None
 
     def unreserve(self, pod: Pod) -> None:
-        """Return what `reserve` has reserved."""
+        """Undo `reserve`."""
         _unreserve(self._reserving(pod), pod)
 
     def withdraw(self, pod: Pod) -> None:
-        """Return what plugins keep for a pod that cannot start now, whatever its profile is."""
+        """Undo all reservations for a pod that cannot start now, regardless of its profile."""
         self._failing.pop(pod.metadata.uid, None)
         gates = pod.gates
         reserving = [one for one in self.profiles.plugins if overrides(one, "reserve")]
         _unreserve([one for one in reserving if one.gate in gates], pod)
 
     def forget(self, uid: str) -> None:
-        """Drop what plugins know of a pod that is no longer held."""
+        """Drop the plugins' state of a pod that is no longer held."""
         self._failing.pop(uid, None)
         for plugin in self._forgetting:
             try:
@@ -171,7 +171,7 @@ class ReleaseDecider:
                 due = due._replace(problem=problem)
                 break
             due, at_ms = later, later.at_ms
-            # Nobody objects to its own time; all are asked again when one that is open-ended comes.
+            # A plugin allows the time that it returned. An open-ended time is checked once due.
             if at_ms >= NEVER_MS or len(others) == 1 or later.open_ended:
                 break
         if due.at_ms < NEVER_MS:
@@ -224,7 +224,7 @@ class ReleaseDecider:
         return now_ms - failing.setdefault(plugin.name, now_ms) >= profile.permit_timeout_ms
 
     def _answer(self, plugin: Plugin, pod: Pod, at_ms: int) -> Permit:
-        """Call `permit`; in a thread of the plugin's own, under a deadline, if it may block."""
+        """Return the answer of `permit`, which runs in a pool, with a timeout, if it may block."""
         if not plugin.permit_may_block:
             return plugin.permit(pod, at_ms)
         pool = self._pools[plugin.name]
@@ -234,7 +234,7 @@ class ReleaseDecider:
         asked = [pod]
 
         def call() -> None:
-            # Empty if the call was given up while it was queued.
+            # Empty if the call timed out while it was queued.
             for one in tuple(asked):
                 answers.put(_outcome(plugin, one, at_ms))
 
@@ -256,9 +256,9 @@ class ReleaseDecider:
         return profile is not None and any(_concerns(plugin, pod) for plugin in profile.releasing)
 
     def at_release(self, pod: Pod) -> Verdict:
-        """Run `at_release` of each plugin that has it; the pod is released in any case.
+        """Run `at_release` of each plugin that has it, and return the combined verdict.
 
-        The code is the worst of the plugins' codes.
+        The code is the worst of the plugins' codes. The pod is released in any case.
         """
         profile = self.profiles.select(pod)
         if profile is None:
@@ -290,7 +290,10 @@ class ReleaseDecider:
 
 
 def _as_due(plugin: Plugin, answer: object, pod: Pod) -> Due:
-    """Convert a plugin's answer, with its time between the pod's creation and `NEVER_MS`."""
+    """Return a plugin's answer as a Due, with its time clamped to the pod's creation and NEVER_MS.
+
+    Raises TypeError if it is not an answer.
+    """
     match answer:
         case Allow(problem):
             return Due(pod.created_ms, _kept(problem))
@@ -305,12 +308,12 @@ def _as_due(plugin: Plugin, answer: object, pod: Pod) -> Due:
 
 
 def _kept(text: object) -> str:
-    """Shorten a text of a plugin: it is kept for each pod, and may name whatever a user wrote."""
+    """Shorten a plugin's text, which is kept for each pod and may quote user input."""
     return messages.shorten(str(text), _TEXT_CHARACTERS)
 
 
 def _latest(decisions: Iterable[Due]) -> Due:
-    """Return the latest of several decisions, with what all of that time have to say."""
+    """Return the latest decision, with the problems and reasons of all decisions for that time."""
     decisions = list(decisions)
     if len(decisions) == 1:
         return decisions[0]
@@ -336,7 +339,7 @@ def _unreserve(plugins: Iterable[Plugin], pod: Pod) -> None:
 
 
 def _outcome(plugin: Plugin, pod: Pod, at_ms: int) -> Permit | Exception:
-    """Return the answer of `permit`, or what it raised."""
+    """Return the answer of `permit`, or the exception that it raised."""
     try:
         return plugin.permit(pod, at_ms)
     except Exception as exc:  # noqa: BLE001 - raised where the answer is awaited
@@ -350,7 +353,7 @@ def _failed(plugin: Plugin, exc: Exception) -> str:
 
 
 def _concerns(plugin: Plugin, pod: Pod) -> bool:
-    """Return whether to call a plugin; one that fails is called, so that it is reported."""
+    """Return whether to call a plugin. If the check fails, call it to report the failure."""
     try:
         return bool(plugin.concerns_at_release(pod))
     except Exception as exc:  # noqa: BLE001 - one plugin must not stop all releases

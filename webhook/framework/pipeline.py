@@ -1,4 +1,4 @@
-"""The admission pipeline: what the plugins of a profile decide about a pod under review."""
+"""The admission pipeline, which runs the plugins of a profile for a pod under review."""
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
@@ -30,10 +30,10 @@ from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 
 _MAX_NAMED = 3
-"""Rejected finalizers that a message names."""
+"""Maximum number of rejected finalizers that a message names."""
 _MAX_DECODED = 256 << 10
-"""Bytes of a rejected pod that is decoded to find what else is wrong with it. Decoding may take
-seventy times its length in memory; a larger pod's problems are reported one at a time."""
+"""Maximum bytes of a rejected pod that is decoded to find further problems. Decoding may take
+seventy times its length in memory, so a larger pod's problems are reported one at a time."""
 _NO_PROFILE = Profile("", ())
 _log = logging.getLogger("holdfast.plugins")
 
@@ -65,10 +65,9 @@ class AdmissionPipeline:
         )
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
-        """Run `mutate` of each plugin, up to the first rejection.
+        """Run `mutate` of each plugin; stop at the first rejection unless `run_all` is set.
 
-        With `run_all` a rejection names everything that is wrong: also what the plugins after the
-        first would reject, and what `validate` would.
+        With `run_all`, a rejection also lists the problems that `validate` would find.
         """
         profile = self.profiles.select_for(review)
         workload, old = review.workload, review.old_workload
@@ -88,7 +87,7 @@ class AdmissionPipeline:
     def _restore(
         self, profile: Profile, review: PodReview, workload: Workload, old: Workload
     ) -> Verdict:
-        """Restore what an update of a workload has lost."""
+        """Restore annotations that an update of a workload dropped."""
         edits: list[Edit] = []
         for plugin in profile.plugins:
             with self.runner.measure(plugin, "mutate", profile.name, review) as call:
@@ -132,7 +131,7 @@ class AdmissionPipeline:
         except PluginFailedError as exc:
             if not rejected:
                 raise
-            # The pod is rejected anyway, and its user should see that reason.
+            # The pod is rejected anyway, and the user should see that reason.
             _log.error("%s: %s", context.review.display_name, exc)
             return Result(Code.ERROR)
         result = call.result
@@ -144,17 +143,16 @@ class AdmissionPipeline:
     def _further_reasons(
         self, plugins: Iterable[Plugin], edits: Iterable[Edit], context: Context
     ) -> Iterator[str]:
-        """Call `validate` for a pod that another plugin rejected, as it would be stored.
+        """Yield the rejections of `validate` for a rejected pod, as it would be stored.
 
-        This way the user sees everything that is wrong at once. Plugins that skipped the pod are
-        not called.
+        The user thus sees all problems at once. Plugins that skipped the pod are not called.
         """
         review = context.review
         if len(review.request.object) > _MAX_DECODED:
             return
         try:
             stored = replace(context, review=edited(review, edits))
-        except Exception as exc:  # noqa: BLE001 - the pod is rejected, whatever the edits are
+        except Exception as exc:  # noqa: BLE001 - the pod is rejected anyway
             _log.error("%s: edits do not fit the pod: %s", review.display_name, described(exc))
             return
         for plugin in plugins:
@@ -168,9 +166,9 @@ class AdmissionPipeline:
                 yield call.result.reason
 
     def validate(self, review: PodReview, *, now_ms: int) -> Verdict:
-        """Run `validate` of each plugin, and gather all rejections with `run_all`.
+        """Run `validate` of each plugin, and collect all rejections if `run_all` is set.
 
-        An update of a stored pod is not checked for excess: it could not be corrected.
+        An update of a stored pod is not checked against the limits: it could not be corrected.
         """
         excess = _find_excess(review)
         if excess:
@@ -199,14 +197,14 @@ class AdmissionPipeline:
                 reasons.append(place + result.reason)
                 if not profile.run_all:
                     break
-        # Several plugins may hold the pods of a template that is harmed by any hold.
+        # Several plugins that hold the pods of a template may give the same warning.
         warnings = [*dict.fromkeys(warnings)]
         return Verdict(Code.REJECT if reasons else Code.SUCCESS, (), reasons, warnings)
 
     def _forged(self, profile: Profile, review: PodReview) -> Iterator[str]:
-        """Name what others have changed after `mutate` that would end a hold.
+        """Yield rejections of changes that others made after `mutate` and that would end a hold.
 
-        A profile without the plugin that holds the pod would release it, as would no profile.
+        Without a profile, or with one that lacks the plugin that holds it, a pod would be released.
         """
         pod = review.pod
         gates = [gate for gate in pod.gates if gate in self._gates]
@@ -246,9 +244,9 @@ class AdmissionPipeline:
 
 
 def _copied(profile: Profile, pod: Pod) -> list[RemoveAnnotation]:
-    """Remove annotations that a new pod has from another one, or that are forged.
+    """Return edits that remove annotations that are forged, or copied from another pod.
 
-    The record of a profile stays if an earlier call of `mutate` may have written it.
+    The recorded profile stays if an earlier call of `mutate` may have written it.
     """
     may_be_ours = profile.name == pod.annotations.get(PROFILE_ANNOTATION)
     is_kept = may_be_ours and scheduler_of(pod) in profile.written
@@ -269,9 +267,9 @@ def _joined(verdicts: Sequence[Verdict]) -> Verdict:
 
 
 def _find_excess(review: PodReview) -> str:
-    """Return which limit a pod exceeds; empty if none, and for an update of a pod.
+    """Return a message about an exceeded limit; empty if there is none, and for pod updates.
 
-    A workload may have a hundred templates, which have to be within the limits together.
+    A workload may have a hundred templates, which must be within the limits together.
     """
     workload = review.workload
     if workload is None:
@@ -289,8 +287,8 @@ def _find_excess(review: PodReview) -> str:
 def _concerns(plugin: Plugin, review: PodReview) -> bool:
     """Return whether a pod concerns a plugin, or an update changes one of its keys.
 
-    A plugin that may block is called for such pods only: all other reviews are answered in the
-    event loop, and would wait with it.
+    A plugin that may block is called for such pods only. All other reviews are answered in the
+    event loop, which it would block.
     """
     if plugin.concerns(review.pod):
         return True
@@ -301,7 +299,7 @@ def _concerns(plugin: Plugin, review: PodReview) -> bool:
 
 
 def _has_workload_key(plugin: Plugin, review: PodReview) -> bool:
-    """Return whether a workload has, or had, one of the plugin's annotations on itself."""
+    """Return whether a workload itself has, or had, one of the plugin's annotations."""
     workloads = [one for one in (review.workload, review.old_workload) if one is not None]
     return any(
         key in one.own.annotations
@@ -311,9 +309,9 @@ def _has_workload_key(plugin: Plugin, review: PodReview) -> bool:
 
 
 def _added_finalizers(review: PodReview, profile: Profile | None) -> list[str]:
-    """Reject finalizers under our prefix that anybody else adds.
+    """Return the reasons to reject added finalizers with our prefix that no plugin allows.
 
-    A pod may have hundreds of thousands of finalizers, with repetitions.
+    A pod may have hundreds of thousands of finalizers, including duplicates.
     """
     ours = dict.fromkeys(one for one in review.pod.finalizers if one.startswith(OWN_PREFIX))
     if not ours:

@@ -1,9 +1,9 @@
 """The plugin API: the base class `Plugin`, its arguments, its context and its results.
 
-Modeled on the scheduling framework. Plugins outside this distribution import these names from
-package `holdfast`, which documents what is stable.
+Modeled on the scheduling framework. Third-party plugins import these names from package `holdfast`,
+which documents the stable API.
 """
-# ruff: noqa: ARG002 - a default of an extension point uses no argument
+# ruff: noqa: ARG002 - the default extension points do not use their arguments
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
@@ -50,22 +50,25 @@ _SKIPPED = Result(Code.SKIP)
 
 
 def success(*edits: Edit, warnings: Sequence[str] = ()) -> Result:
-    """Continue, with these edits."""
+    """Return a result that lets the review continue, with these edits."""
     return Result(Code.SUCCESS, edits, "", warnings)
 
 
 def skip() -> Result:
-    """Ignore the pod: if another plugin rejects it, this plugin's `validate` is not called."""
+    """Return a result that ignores the pod.
+
+    If another plugin rejects the pod, this plugin's `validate` is not called.
+    """
     return _SKIPPED
 
 
 def reject(reason: str) -> Result:
-    """Reject the pod; the reason is shown to the user."""
+    """Return a result that rejects the pod; the reason is shown to the user."""
     return Result(Code.REJECT, (), reason)
 
 
 def error(reason: str) -> Result:
-    """Report that the plugin could not decide; the same as raising an exception."""
+    """Return a result that reports a failure to decide; the same as raising an exception."""
     return Result(Code.ERROR, (), reason)
 
 
@@ -80,10 +83,10 @@ class Allow:
 class Wait:
     """The plugin holds the pod.
 
-    `until_ms` is the time, in milliseconds since 1970, at which it is asked again; None if it will
-    call `handle.waiting.recheck`. The reason says what the pod waits for. A `problem` is something
-    that is wrong with the pod, and becomes a Warning Event. `open_ended` says that the time is only
-    that of the next question, which an event may bring forward: users are not shown it.
+    `until_ms` is the time of the next `permit` call, in milliseconds since 1970; None if the plugin
+    will call `handle.waiting.recheck`. `reason` describes what the pod waits for. `problem`
+    describes what is wrong with the pod, and becomes a Warning Event. `open_ended` means that an
+    event may bring the next call forward, so `until_ms` is not shown to users.
     """
 
     until_ms: int | None = None
@@ -94,18 +97,18 @@ class Wait:
 
 @dataclass(frozen=True, slots=True)
 class Reject:
-    """The plugin holds the pod until somebody changes it; the reason becomes a Warning Event."""
+    """The plugin holds the pod until it is changed; the reason becomes a Warning Event."""
 
     reason: str
 
 
 Permit = Allow | Wait | Reject
-"""The answer to whether a held pod may start."""
+"""The decision whether a held pod may start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """One review: the request, the profile's name, this process's time, and shared state.
+    """The context of a review: request, profile name, this process's time, and shared state.
 
     `state` is shared by all plugins of the review.
     """
@@ -117,7 +120,7 @@ class Context:
 
     @property
     def held(self) -> bool:
-        """True once a plugin has added a scheduling gate in this review."""
+        """Whether a plugin has added a scheduling gate in this review."""
         return _HELD in self.state
 
     def mark_held(self) -> None:
@@ -126,10 +129,10 @@ class Context:
 
 
 class Plugin:
-    """Base class of all plugins: override what the plugin needs.
+    """Base class of all plugins. Override the methods that the plugin needs.
 
-    One instance is made for each profile that enables the plugin. Instances are called from
-    several threads. A plugin returns edits; it never writes a patch.
+    Each profile that enables the plugin has an instance. Instances are called from several
+    threads. A plugin returns edits, never a patch.
     """
 
     name: ClassVar[str]
@@ -137,59 +140,60 @@ class Plugin:
     args_type: ClassVar[type[Args]] = Args
     """The class of its arguments."""
     may_block: ClassVar[bool] = True
-    """Whether a call may wait for I/O. If so, calls run in a thread pool, under a deadline, and
-    only for pods that the plugin `concerns`. `concerns` must never wait, and neither must
+    """Whether a call may wait for I/O. If so, calls run in a thread pool, with a timeout, and only
+    for pods for which `concerns` is true. `concerns` must never wait, and neither must
     `may_have_finalizer` for other pods.
     """
     gate: ClassVar[str] = ""
     """The scheduling gate `holdfast.dev/<name>`, if the plugin holds pods; see `permit`."""
     permit_is_final: ClassVar[bool] = False
-    """Whether `permit` depends on nothing but the pod and the time, and never takes an `Allow`
-    back. It is then not asked again when the pod is due."""
+    """Whether `permit` depends only on the pod and the time, and never revokes an `Allow`. It is
+    then not called again when the pod is due."""
     permit_may_block: ClassVar[bool] = False
-    """Whether `permit` may wait for I/O. It is then asked only when the pod is otherwise due."""
+    """Whether `permit` may wait for I/O. It is then called only when the pod is otherwise due."""
     finalizer: ClassVar[str] = ""
     """The finalizer that the plugin adds to pods, if any; see `may_have_finalizer`."""
     validates_templates: ClassVar[bool] = False
     """Whether `validate` sees every change of a template, not only changes of `keys`."""
 
     keys: Sequence[str] = ()
-    """Annotations that decide. An update that changes one is validated, and guarded."""
+    """Annotations that affect decisions. An update that changes one is validated and guarded."""
     workload_keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     """Annotations of a workload itself, by its kind; see `validate_workload`."""
     scheduler_names: Collection[str] = ()
-    """Every schedulerName that the plugin may give a pod; other edits of it are refused."""
+    """All schedulerNames that the plugin may set; an edit that sets another one fails."""
     defers_to_release: bool = False
-    """Whether held pods are edited in `at_release` only. The plugin then has to be enabled behind
-    all plugins that hold pods."""
+    """Whether held pods are edited in `at_release` only. The plugin must then be enabled after all
+    plugins that hold pods."""
 
     def __init__(self, args: Any, handle: Handle | None = None) -> None:
-        """Keep the arguments and the handle. Raise ConfigurationError if the arguments conflict."""
+        """Store arguments and handle. Overrides raise ConfigurationError if arguments conflict."""
         self.args = args
         self.handle = handle or Handle()
 
     # --- which pods ---------------------------------------------------------------------------
 
     def match(self, pod: str) -> str:
-        """Return the CEL expression that is true for the pods that the plugin concerns.
+        """Return the CEL expression that is true for the pods that concern the plugin.
 
-        `pod` is the pod in CEL: `object`, or the path of a template. The default is any of `keys`.
+        `pod` is the pod in CEL: `object`, or the path of a template. By default, a pod matches if
+        it has any of `keys`.
         """
         return cel.has_annotation(self.keys, pod)
 
     def concerns(self, pod: Pod) -> bool:
-        """Return the same as `match`, in Python."""
+        """Return whether a pod concerns the plugin: the same as `match`, in Python."""
         annotations = pod.annotations
         return any(key in annotations for key in self.keys)
 
     def blocks(self, review: PodReview) -> bool:
-        """Return whether a plugin that does not block otherwise may wait for I/O in a review."""
+        """Return whether a plugin without `may_block` may wait for I/O in this review."""
         return False
 
     # --- admission ----------------------------------------------------------------------------
 
     def mutate(self, pod: Pod, context: Context) -> Result:
-        """Decide about a pod that is being created."""
+        """Return the decision about a pod that is being created."""
         return skip()
 
     def validate(self, pod: Pod, context: Context) -> Result:
@@ -208,56 +212,57 @@ class Plugin:
         return skip()
 
     def restore_match(self) -> str:
-        """Return the CEL expression that is true for an update of a VM to be sent to `restore`."""
+        """Return the CEL expression that is true for the VM updates that `restore` must handle."""
         return "false"
 
     def restore(self, workload: Workload, old: Workload) -> Result:
-        """Set annotations that an update of a VM must not lose."""
+        """Return edits that restore annotations that an update of a VM must not drop."""
         return skip()
 
     def may_have_finalizer(self, review: PodReview) -> bool:
-        """Return whether a pod may be created with `finalizer`; all others are rejected."""
+        """Return whether a pod may be created with `finalizer`; other pods with it are rejected."""
         return False
 
     # --- held pods ----------------------------------------------------------------------------
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:
-        """Decide whether a pod that has `gate` may start at a time of the API server's clock.
+        """Decide whether a pod with `gate` may start at `now_ms`, by the API server's clock.
 
-        Called for each held pod that is new or has changed, with any time, to know in advance when
-        it may start: far in the future if another plugin holds it until an event; and again, with
-        the time that it is, before it is released. The release fails if the pod has another version
-        by then, about which the plugin is asked as well. If this raises, the pod stays held, and
-        the plugin is asked again after a back-off.
+        Called for each new or changed held pod, to compute its due time in advance. `now_ms` is
+        then arbitrary: far in the future if another plugin holds the pod until an event. Called
+        again before the release, with the current time. If the pod has changed by then, the release
+        fails, and the plugin is called for the new version. If this raises an exception, the pod
+        stays held, and the call is retried after a back-off.
         """
         return Allow()
 
     def reserve(self, pod: Pod, now_ms: int) -> Permit:
-        """Reserve what a pod needs to start, such as a slot; all plugins have allowed the pod.
+        """Reserve what a pod needs to start, such as a slot.
 
-        `unreserve` follows if the pod is not released after all. May be called again for a pod
-        whose release had no clear outcome. Must not wait for I/O.
+        Called after all plugins have allowed the pod. `unreserve` follows if the pod is not
+        released after all. May be called again for a pod whose release had an unknown outcome. Must
+        not wait for I/O.
         """
         return Allow()
 
     def unreserve(self, pod: Pod) -> None:
-        """Return what `reserve` has reserved, if anything.
+        """Undo `reserve`, if it reserved anything.
 
-        Of a pod that is due in a frozen namespace, only name, namespace, UID and gates are given.
+        A pod that is due in a frozen namespace is passed with name, namespace, UID and gates only.
         """
 
     def forget(self, uid: str) -> None:
-        """Drop what is known of a pod that is no longer held: it was released, or is gone."""
+        """Drop the state of a pod that is no longer held, because it was released or deleted."""
 
     def concerns_at_release(self, pod: Pod) -> bool:
-        """Return whether `at_release` is called for a pod. The default is `concerns`."""
+        """Return whether to call `at_release` for a pod. The default is `concerns`."""
         return self.concerns(pod)
 
     def at_release(self, pod: Pod) -> Result:
-        """Decide again about a pod that is due.
+        """Return the decision about a pod that is being released.
 
-        The edits are part of the release's patch, as far as the API server lets a gated pod be
-        tightened. Warnings, a rejection and exceptions become an Event; the pod is released anyway.
+        The edits are part of the release's patch, as far as the API server allows tightening a
+        gated pod. Warnings, rejections and exceptions become an Event; the pod is released anyway.
         """
         return skip()
 

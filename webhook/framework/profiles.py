@@ -1,4 +1,4 @@
-"""Profiles: which plugins serve which pods, and what they decide together.
+"""Profiles, which select the plugins that serve a pod, and the Verdict of these plugins.
 
 A profile enables plugins in order, each with its own arguments. The pod's schedulerName selects
 the profile.
@@ -15,9 +15,9 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
 
 DEFAULT_SCHEDULER = "default-scheduler"
-"""The API server's default for pods, and for templates of the kinds that it knows.
+"""The API server's default for pods, and for templates of built-in kinds (DefaultSchedulerName).
 
-A VirtualMachine's template is not among them (Kubernetes' DefaultSchedulerName).
+It is not set in the template of a VirtualMachine.
 """
 REST_OF_PODS = "*"
 """The profile for every schedulerName that no other profile names."""
@@ -27,9 +27,9 @@ REST_OF_PODS = "*"
 class Profile:
     """A named list of plugins, in the order in which they run.
 
-    It serves the pods of one schedulerName, by default its name, in all namespaces or in some.
-    `run_all` reports every rejection, not the first only: the scheduler's runAllFilters. A plugin
-    that fails in `permit` for longer than the timeout no longer holds the pod.
+    It serves the pods with one schedulerName, by default its name, in all namespaces or in some.
+    `run_all` reports every rejection, not only the first, like the scheduler's runAllFilters. A
+    plugin that fails in `permit` for longer than the timeout no longer holds the pod.
     """
 
     name: str
@@ -42,7 +42,7 @@ class Profile:
 
     def __post_init__(self) -> None:
         self.scheduler_name = self.scheduler_name or self.name
-        # Determined once: asking a plugin for its extension points would cost every review.
+        # Determined once, because looking up the extension points would slow down every review.
         self.blocking = [
             plugin for plugin in self.plugins if plugin.may_block or overrides(plugin, "blocks")
         ]
@@ -63,18 +63,18 @@ class Verdict:
 
     @property
     def message(self) -> str:
-        """The reasons on one line."""
+        """All reasons, joined on one line."""
         return "; ".join(self.reasons)
 
 
 def scheduler_of(pod: Pod) -> str:
-    """Name the scheduler of a pod, or of a template's pods."""
+    """Return the scheduler name of a pod, or of a template's pods."""
     return pod.spec.scheduler_name or DEFAULT_SCHEDULER
 
 
 @dataclass(frozen=True, slots=True)
 class Selectors:
-    """Label selectors, as JSON has them, for the namespaces and pods that are sent at all."""
+    """Label selectors, in JSON form, of the namespaces and pods that the webhooks receive."""
 
     namespaces: Mapping[str, Any] = field(default_factory=dict)
     objects: Mapping[str, Any] = field(default_factory=dict)
@@ -84,7 +84,7 @@ NO_SELECTORS = Selectors()
 
 
 class Profiles:
-    """All profiles, by their names, and the selectors of all webhooks."""
+    """All profiles, by name, and the selectors of all webhooks."""
 
     def __init__(self, profiles: Iterable[Profile], selectors: Selectors = NO_SELECTORS) -> None:
         self.by_name: Mapping[str, Profile] = {profile.name: profile for profile in profiles}
@@ -97,16 +97,16 @@ class Profiles:
         self.plugins = [plugin for one in self.by_name.values() for plugin in one.plugins]
 
     def select(self, pod: Pod) -> Profile | None:
-        """Select a stored pod's profile: the recorded one, else as for a new pod."""
+        """Return a stored pod's profile: the recorded one, or else the one for a new pod."""
         namespace = pod.metadata.namespace
         return self.recorded(pod, namespace) or self._serving(pod, namespace)
 
     def select_for(self, review: PodReview) -> Profile | None:
-        """Select the profile of a pod or template under review.
+        """Return the profile of a pod or template under review.
 
-        A profile that names the pod's namespace comes before one for all namespaces. Users may
-        write the record of a new pod. It counts only if the profile serves its namespace, and its
-        plugins may have set the present schedulerName, as `mutate` has for `validate`.
+        A profile that names the pod's namespace takes precedence over one for all namespaces. Users
+        can forge the recorded profile of a new pod. It is used only if it serves the namespace, and
+        its plugins may have set the current schedulerName, as `mutate` does before `validate`.
         """
         if review.workload is None and review.request.operation != "CREATE":
             return self.select(review.old or review.pod)
@@ -117,7 +117,7 @@ class Profiles:
         return self._serving(review.pod, namespace)
 
     def recorded(self, pod: Pod, namespace: str) -> Profile | None:
-        """Return the profile that a pod records, if it serves the pod's namespace."""
+        """Return the profile recorded on a pod, or None if it does not serve the namespace."""
         found = self.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""))
         return found if found and namespace in (found.namespaces or (namespace,)) else None
 

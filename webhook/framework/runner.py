@@ -1,4 +1,4 @@
-"""Calling plugins: each call is timed, its result is checked, and errors name the plugin."""
+"""Runs plugins: times each call, checks its result, and names the plugin in errors."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.webhook.framework.plugin import Code, Plugin, Result, skip
 from holdfast.webhook.model.edits import Edit, SetSchedulerName
 from holdfast.webhook.model.review import PodReview
 
-_USUAL = frozenset({list, tuple})  # isinstance of an abstract class costs ten times as much
+_USUAL = frozenset({list, tuple})  # isinstance with an abstract class takes ten times as long
 _EDITS = frozenset(get_args(Edit))
 _SKIPPED = skip()
 _UNSET = Result(Code.ERROR, reason="it returned nothing")
@@ -24,7 +24,9 @@ An empty plugin name stands for a whole extension point, with all its plugins.
 """
 
 OnResult = Callable[[str, str, Result, Exception | None], None]
-"""Receives the plugin, the point, and the result; with an exception, the result's code is `Error`.
+"""Receives the plugin, the extension point, the result and the exception, if any.
+
+With an exception, the result's code is `Error`.
 """
 
 
@@ -42,7 +44,7 @@ class Runner:
     running: dict[int, str] = field(default_factory=dict)
 
     def running_plugin(self, review: PodReview) -> str | None:
-        """Name the plugin that a review waits for now, if it is one that may block."""
+        """Return the plugin that a review is waiting for, if it is a plugin that may block."""
         return self.running.get(id(review))
 
     def measure(
@@ -56,7 +58,7 @@ class Runner:
         return PluginCall(self, plugin, point, profile, review)
 
     def measure_point(self, point: str, profile: str) -> PointCall:
-        """Measure an extension point as a whole; set `code` before the end."""
+        """Measure a whole extension point; set `code` inside the `with` block."""
         return PointCall(self, point, profile)
 
 
@@ -87,7 +89,7 @@ class PointCall:
 
 
 class PluginCall(PointCall):
-    """The measurement of one plugin's call; set `result` within."""
+    """The measurement of a plugin's call; set `result` inside the `with` block."""
 
     __slots__ = ("_plugin", "_review", "result")
 
@@ -107,7 +109,7 @@ class PluginCall(PointCall):
 
     def __exit__(self, _kind: object, problem: BaseException | None, _trace: object) -> None:
         result = self.result
-        # Skipping is the commonest result, and needs no check.
+        # Skip is the most common result, and does not need a check.
         if problem is None and result is not _SKIPPED:
             problem = _problem(result, self._plugin)
         code = result.code if problem is None else Code.ERROR
@@ -118,7 +120,7 @@ class PluginCall(PointCall):
         if problem is None and code is not Code.ERROR and self._runner.on_result is None:
             return
         if problem is not None and not isinstance(problem, Exception):
-            return  # KeyboardInterrupt and its kind are not the plugin's
+            return  # KeyboardInterrupt and the like are not failures of the plugin
         if self._runner.on_result is not None:
             result = self.result if problem is None else Result(Code.ERROR)
             self._runner.on_result(plugin, point, result, problem)
@@ -135,7 +137,7 @@ class PluginCall(PointCall):
 
 
 def _problem(result: object, plugin: Plugin) -> Exception | None:
-    """Return what is wrong with a result; checked here, where the plugin is still known."""
+    """Return the error in a result, or None; checked here, where the plugin is still known."""
     try:
         _check(result, plugin)
     except Exception as exc:  # noqa: BLE001 - a hostile result may raise anything
@@ -176,4 +178,4 @@ def _check_edit(edit: Edit, plugin: Plugin) -> None:
 def _check_text(found: object, what: str) -> None:
     if not isinstance(found, str):
         raise TypeError(f"it returned the {what} {type(found).__name__}; use text")
-    found.encode()  # raises on a lone surrogate, which no JSON response can carry
+    found.encode()  # raises on a lone surrogate, which a JSON response cannot contain

@@ -1,6 +1,6 @@
-"""Annotations that have no effect where they are: mistyped, or on the wrong object. Pure.
+"""Annotations and labels without effect: mistyped, or on the wrong object. Pure.
 
-Both the match conditions, in CEL, and the warnings come from here; tests compare them.
+This module defines both the match conditions, in CEL, and the warnings; tests compare them.
 """
 
 import difflib
@@ -17,18 +17,18 @@ from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 
 _MAX_NAMED = 3
-"""Warnings about one object."""
+"""Maximum number of warnings about an object."""
 _COMPARED = 100
-"""Characters of a key that are compared with the known ones."""
+"""Maximum characters of a key that are compared with the known keys."""
 _CREATED = "request.operation == 'CREATE'"
 _LIKE_OURS = "holdfast"
-"""The start of keys that users may mean for us, such as `holdfast.io/delay`."""
+"""The prefix of keys that users may mean for Holdfast, such as `holdfast.io/delay`."""
 _NESTED = ".spec.template"
-"""The end of the path of a template in another template: a CronJob's, in that of its Jobs."""
+"""The path suffix of a pod template inside another template, such as that of a CronJob."""
 
 
 class StrayKeys:
-    """Finds them by the keys of all plugins that are enabled."""
+    """Finds annotations and labels without effect, by the keys of all enabled plugins."""
 
     def __init__(self, profiles: Profiles) -> None:
         self._profiles = profiles
@@ -40,29 +40,29 @@ class StrayKeys:
 
     @cached_property
     def _holding(self) -> list[str]:
-        """The annotations that hold pods, and that mean nothing on a workload itself."""
+        """The annotations that hold pods, and that have no effect on a workload itself."""
         return sorted({key for one in self._profiles.plugins if one.gate for key in one.keys})
 
     @cached_property
     def _kinds(self) -> Mapping[str, str]:
-        """The kinds of workloads by the annotations that count on these themselves."""
+        """The workload kinds, by the annotations that have an effect on the workload itself."""
         listed = (one.workload_keys.items() for one in self._profiles.plugins)
         return {key: kind for items in listed for kind, keys in items for key in keys}
 
     # --- match conditions ---------------------------------------------------------------------
 
     def match(self, pod: str) -> str:
-        """Return the CEL expression that is true for a new stray key of a pod or template."""
+        """Return the CEL expression that is true if a pod or template has a new stray key."""
         if not self._profiles.plugins:
             return "false"
         field, is_list, within = pod.partition("[]")
-        if is_list:  # at any update: items have no old ones to compare with
+        if is_list:  # matches any update: items have no old versions to compare with
             found = self._match_pod(f"each{within}", "")
             return _any(f"{cel.optional(field)}.orValue([])", "each", found)
         return self._match_pod(pod, "oldObject" + pod.removeprefix(cel.POD))
 
     def match_workload(self, kinds: Iterable[str]) -> str:
-        """Return the CEL expression that is true for a workload that itself has such a key.
+        """Return the CEL expression that is true if a workload itself has a stray key.
 
         ReplicaSets have copies of their Deployment's annotations, so owned objects do not match.
         """
@@ -83,7 +83,7 @@ class StrayKeys:
     def _match(
         self, where: str, old: str, misplaced: Iterable[str], valid: Iterable[str] = ()
     ) -> str:
-        """Return an expression: this metadata has a new key that may deserve a warning.
+        """Return an expression that is true if this metadata has a new key that may need a warning.
 
         It is short rather than exact, because the API server limits its length.
         """
@@ -108,7 +108,7 @@ class StrayKeys:
     # --- warnings -----------------------------------------------------------------------------
 
     def warnings(self, review: PodReview) -> list[str]:
-        """Warn about the keys of a review that have no effect."""
+        """Return warnings about the keys of a review that have no effect."""
         workload = review.workload
         found = self._of_pod(review) if workload is None else self._of(workload, review.pod)
         return [f"holdfast: {one}" for one in islice(found, _MAX_NAMED)]
@@ -132,7 +132,7 @@ class StrayKeys:
         )
 
     def _strays(self, where: str, within: ApiObject, misplaced: Mapping[str, str]) -> Iterator[str]:
-        """Warn about keys of metadata; some are misplaced there, and belong elsewhere."""
+        """Yield warnings about metadata keys; `misplaced` maps keys to where they belong."""
         for key in within.annotations:
             if key in misplaced:
                 yield f"{where}annotation {key} has no effect here: move it to {misplaced[key]}"
@@ -146,7 +146,7 @@ class StrayKeys:
                 yield f"{where}label {messages.quote(key)} has no effect: {cure}"
 
     def _meant(self, key: str, valid: Collection[str]) -> str | None:
-        """Return the nearest known key, empty if there is none; None if no warning is due."""
+        """Return the closest known key, empty if none; None if the key needs no warning."""
         if not key.startswith(_LIKE_OURS) or key in valid:
             return None
         same = OWN_PREFIX + key.partition("/")[2]
@@ -159,7 +159,7 @@ class StrayKeys:
         return next(iter(difflib.get_close_matches(start, self._known, n=1, cutoff=0.8)), "")
 
     def _too_late(self, review: PodReview) -> Iterator[str]:
-        """Warn about holds that are added to a pod that exists: gates are added at creation."""
+        """Yield warnings about holds added to an existing pod: gates are only added at creation."""
         if review.old is None:
             return
         new, old = review.pod.annotations, review.old.annotations
@@ -167,7 +167,7 @@ class StrayKeys:
         why = "has already been released" if released else "was created without it"
         for plugin in self._profiles.plugins:
             for key in plugin.keys if plugin.gate and plugin.gate not in review.old.gates else ():
-                # A label of that name: the plugin counts released pods by both.
+                # The plugin counts released pods by the annotation and a label of the same name.
                 counts = released and key in review.old.labels
                 if key in new and new[key] != old.get(key) and not counts:
                     yield (
@@ -177,7 +177,7 @@ class StrayKeys:
 
 
 def _any(of: str, item: str, test: str) -> str:
-    """Return an expression: a list or map has an item that passes a test, and few enough items."""
+    """Return an expression that is true if an item passes the test, out of at most MAX_ITEMS."""
     return f"({of}.size() <= {cel.MAX_ITEMS} && {of}.exists({item}, {test}))"
 
 

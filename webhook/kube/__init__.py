@@ -1,1 +1,1 @@
-"""The Kubernetes client and what is built on it."""
+"""The Kubernetes client, and modules built on it."""

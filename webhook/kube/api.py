@@ -1,4 +1,4 @@
-"""The API of a cluster, as all modules but the client see it. Pure, apart from the clock."""
+"""The interface to the Kubernetes API for all other modules. Pure, apart from the clock."""
 
 from __future__ import annotations
 
@@ -10,10 +10,11 @@ from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.model.paths import api_path
 
 READ_TIMEOUT = 30.0
-"""Seconds between two bytes of a response: a release must not hang on one lost packet."""
+"""Seconds to wait for more bytes of a response: a lost packet must not hang a release."""
 SLOW_ADMISSION_TIMEOUT = 35.0
-"""Seconds for a write that failed before. Another webhook with `failurePolicy: Ignore` may hang for
-30 s before the API server skips it; the API server itself gives up after 34 s."""
+"""Timeout, in seconds, of a write that has failed before. Another webhook with
+`failurePolicy: Ignore` may hang for 30 s before the API server skips it; the API server itself
+gives up after 34 s."""
 JSON_PATCH = "application/json-patch+json"
 MERGE_PATCH = "application/merge-patch+json"
 APPLY_PATCH = "application/apply-patch+yaml"
@@ -21,15 +22,15 @@ JSON = "application/json"
 
 Query = Mapping[str, str | int]
 OnEnd = Callable[[ClusterError | None], None]
-"""Takes the end of a request: None, or why it failed."""
+"""Gets the outcome of a request: None on success, or the error."""
 Begin = Callable[..., bool]
-"""Sends a patch as `Cluster.begin` does."""
+"""Sends a patch, like `Cluster.begin`."""
 Observe = Callable[..., None]
-"""Takes the timing of a response, as `ServerClock.observe` does."""
+"""Gets the timing of a response, like `ServerClock.observe`."""
 
 
 class Api(Protocol):
-    """The API of a cluster; tests may provide their own."""
+    """A client for the Kubernetes API; tests may substitute a fake."""
 
     def request(
         self,
@@ -41,21 +42,21 @@ class Api(Protocol):
         content_type: str = JSON,
         timeout: float = READ_TIMEOUT,
     ) -> bytes:
-        """Send a request and return the response's body.
+        """Send a request and return the response body.
 
-        Raises ApiStatusError for an error status, UnreachableError without a response, and
-        ResponseTooLargeError if the response exceeds its limit.
+        Raises ApiStatusError for an error status, UnreachableError if there is no response, and
+        ResponseTooLargeError if the response exceeds the size limit.
         `timeout`, in seconds, limits the wait for the first byte, and each pause after it.
         """
         ...
 
     def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
-        """Stream a response, such as a watch, line by line; `timeout` limits each pause."""
+        """Yield the lines of a response, such as a watch; `timeout` limits each pause."""
         ...
 
 
 def boot_time() -> float:
-    """Return seconds of a clock that neither steps nor stops while the machine sleeps."""
+    """Return the seconds of a monotonic clock that keeps running while the machine sleeps."""
     return time.clock_gettime(_BOOT_CLOCK)
 
 

@@ -1,8 +1,8 @@
-"""The connection to the API server: the `kubernetes` client's configuration, and raw JSON.
+"""Connection to the API server: the `kubernetes` client's configuration, with raw JSON bodies.
 
-The client handles the kubeconfig, the ServiceAccount, certificates and tokens. Bodies are bytes,
-because building its models would cost more than everything else. It is imported on demand, because
-that takes longer than most commands.
+The `kubernetes` client handles the kubeconfig, the ServiceAccount, certificates and tokens. Bodies
+are bytes, because building the client's models would cost more than everything else. The client is
+imported on demand, because the import takes longer than most commands.
 """
 
 from __future__ import annotations
@@ -57,23 +57,23 @@ if TYPE_CHECKING:
 CONNECT_TIMEOUT = 5.0
 """Seconds to reach the API server."""
 POOL_SIZE = 64
-"""Idle connections to keep: more than there are threads that send requests."""
+"""Maximum number of idle connections: more than the threads that send requests."""
 
 TOKEN_SECONDS = 1.0
-"""Seconds for which a token is reused. Asking the client for it takes as long as sending a request,
-because it scans the environment, which in a pod may have hundreds of variables."""
+"""Seconds for which a token is cached. Getting it from the client takes as long as sending a
+request, because the client scans the environment, which may have hundreds of variables in a pod."""
 
 AT_ONCE_SECONDS = 0.0005
-"""How long it takes at most to read a part of a watch that has arrived."""
+"""Maximum seconds to read a part of a watch that has already arrived."""
 GROUP_SECONDS = 0.01
-"""Pause of a watch after each part that it had to wait for. In a burst, to wake up for each event
-takes twice the CPU of reading several at once."""
+"""Pause, in seconds, after each part of a watch that had not arrived yet. In a burst, waking up for
+each event takes twice the CPU of reading several at once."""
 
 NO_SUCCESS = 300
-"""The first HTTP status that is an error: an API server does not redirect."""
+"""The lowest HTTP status that is an error: an API server does not redirect."""
 
 _METADATA = f"{JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{JSON}"
-"""Asks for metadata only: the response to a JSON Patch is not read."""
+"""Requests metadata only, because the response to a JSON Patch is not read."""
 
 _TRANSPORT_ERRORS = (*TRANSPORT_ERRORS, urllib3.exceptions.HTTPError)
 _UNAUTHORIZED = 401
@@ -109,13 +109,13 @@ class Cluster:
         self._renew = access.renew
         self._has_expired = access.has_expired
         self.impersonation = access.impersonation
-        """Headers of every request, of which one may occur several times."""
+        """Headers that are sent with every request. A name may occur several times."""
         self.on_warning: Callable[[str], None] | None = None
-        """Gets the warnings of all responses, for a command that shows them."""
+        """Gets the warnings of all responses, for commands that print them."""
         self._token: tuple[float, Mapping[str, str]] = float("-inf"), {}
-        """When the client was last asked for the token, and the resulting headers."""
+        """The time when the token was last read, and the resulting headers."""
         self._is_rejected = False
-        """Whether the server has rejected the credentials since they were renewed."""
+        """Whether the server has rejected the credentials since the last renewal."""
 
     @classmethod
     def connect(
@@ -126,9 +126,9 @@ class Cluster:
         on_answer: Observe | None = None,
         overrides: Mapping[str, str] | None = None,
     ) -> Self:
-        """Connect as kubectl would, or as the pod's ServiceAccount. Raises StartError.
+        """Connect like kubectl, or as the pod's ServiceAccount. Raises StartError.
 
-        `overrides` names a cluster or a user that replaces the context's.
+        `overrides` names a cluster or user to use instead of the context's.
         """
         from kubernetes import client as kubernetes_client  # noqa: PLC0415 - slow to import
 
@@ -147,7 +147,7 @@ class Cluster:
                 f"cannot write the kubeconfig's certificates to a temporary file ({reason}): set "
                 "TMPDIR to a folder with free space"
             ) from None
-        except Exception as exc:  # noqa: BLE001 - on a broken file the client raises anything
+        except Exception as exc:  # noqa: BLE001 - for a broken file the client may raise anything
             named = ", ".join(map(str, kubeconfigs(kubeconfig)))
             problem = messages.one_line(exc)  # it may quote the file
             if not isinstance(exc, _unreadable()):
@@ -193,10 +193,11 @@ class Cluster:
         return response.data
 
     def begin(self, path: str, body: bytes, *, timeout: float, on_end: OnEnd) -> bool:
-        """Send a JSON Patch without waiting; return False if that needs a new connection.
+        """Send a JSON Patch without waiting; return False if `request` has to send it.
 
-        `receive` calls `on_end` with None, or with what `request` would raise. After a 401,
-        `request` renews the credentials, because that may block.
+        Returns False if no idle connection is available, and after a 401, because renewing the
+        credentials may block. `receive` calls `on_end` with None, or with the error that
+        `request` would raise.
         """
         if self._transport is None or self._is_rejected:
             return False
@@ -219,12 +220,12 @@ class Cluster:
         return self._responses.send(request, timeout=timeout, on_end=end)
 
     def receive(self, stop: threading.Event) -> None:
-        """Receive the responses to what was begun, until `stop` is set."""
+        """Receive the responses to patches sent by `begin` until `stop` is set."""
         if self._transport is not None:
             self._responses.run(stop)
 
     def lines(self, path: str, *, query: Query, timeout: float) -> Iterator[bytes]:
-        """Stream a response line by line; see `Api.lines`."""
+        """Yield the lines of a response; see `Api.lines`."""
         headers = self._headers(None, JSON)
         sent = self._now()
         try:
@@ -253,7 +254,7 @@ class Cluster:
             response.release_conn()
 
     def _server_pool(self) -> urllib3.PoolManager | urllib3.HTTPConnectionPool:
-        """Return the server's pool: finding it for each request takes a fifth of the request."""
+        """Return the connection pool; looking it up each time takes a fifth of a request."""
         return (
             self._manager if self._manager.proxy else self._manager.connection_from_url(self.server)
         )
@@ -267,7 +268,7 @@ class Cluster:
         body: bytes | None,
         timeout: float,
     ) -> Response:
-        """Do the same as `Transport.send` through a proxy."""
+        """Send a request through a proxy; see `Transport.send`."""
         response = self._open(method, target, headers, body, timeout)
         received = self._now()
         try:
@@ -327,26 +328,26 @@ class Cluster:
         return headers
 
     def _status_error(self, response: Response) -> ApiStatusError:
-        """Convert an error response to an exception. After a 401, renew the credentials."""
+        """Return the exception for an error response. After a 401, renew the credentials."""
         if response.status == _UNAUTHORIZED:
             self._renew_rejected()
         return status_error(response)
 
     def _renew_rejected(self) -> None:
-        """Renew what the server rejected; if that fails, the server may reject it again."""
+        """Renew rejected credentials; if that fails, the server may reject the next request."""
         self._is_rejected = False
         with suppress(*_unreadable()):
             self._renew_credentials()
         self._token = float("-inf"), {}
 
     def _lacks_files(self) -> bool:
-        """Return whether a file is gone that the client wrote, as when /tmp is cleaned."""
+        """Return whether a file that the client wrote is missing, as after a cleanup of /tmp."""
         known = self._client.configuration
         files = (known.ssl_ca_cert, known.cert_file, known.key_file)
         return any(file and not Path(file).exists() for file in files)
 
     def _renew_credentials(self) -> None:
-        """Renew; connections keep the certificate of their start, so idle ones are closed."""
+        """Renew the credentials, and close idle connections, which keep the old certificate."""
         known = self._client.configuration
         before = known.cert_file, known.key_file
         self._renew()
@@ -370,7 +371,7 @@ class Cluster:
 
 
 def _in_groups(chunks: Iterator[bytes]) -> Iterator[bytes]:
-    """Yield chunks; pause after one that did not come at once, so that more are there then."""
+    """Yield chunks, with a pause after each that did not arrive at once, to batch the next."""
     while True:
         began = time.monotonic()
         chunk = next(chunks, None)

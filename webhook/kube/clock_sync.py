@@ -1,6 +1,6 @@
-"""Keeps the estimate of the API server's clock narrow, by small requests at the right moments.
+"""Keep the estimate of the API server's clock narrow with small, well-timed requests.
 
-Now and then it compares `Date` with the creationTimestamp of an Event that it creates by dry run.
+`Date` is periodically compared with the creationTimestamp of an Event created by dry run.
 """
 
 import logging
@@ -17,7 +17,7 @@ from holdfast.webhook.kube.api import Api, boot_time
 from holdfast.webhook.kube.server_clock import ServerClock
 
 PROBE_PATH = "/version"
-"""Cheap, needs no etcd, and every authenticated client may read it."""
+"""A cheap request that does not need etcd, and is allowed for every authenticated client."""
 CREATE_PATH = "/apis/events.k8s.io/v1/namespaces/default/events"
 PROBE_TIMEOUT = 2.0
 IDLE_SECONDS = 1.0
@@ -49,7 +49,7 @@ _log = logging.getLogger("holdfast.controller")
 
 
 def create_by_dry_run(api: Api) -> float:
-    """Return the creationTimestamp (epoch seconds) of an unstored Event. Raises ClusterError."""
+    """Return the creationTimestamp (epoch seconds) of a dry-run Event. Raises ClusterError."""
     query, body = {"dryRun": "All"}, msgspec.json.encode(_EVENT)
     answer = api.request("POST", CREATE_PATH, query=query, body=body, timeout=PROBE_TIMEOUT)
     created = listing.decoded(answer, CREATE_PATH, msgspec.json.Decoder(_Created))
@@ -58,7 +58,7 @@ def create_by_dry_run(api: Api) -> float:
 
 @dataclass(eq=False)
 class ClockSynchronizer:
-    """Sends probes to the API server; the clock observes their responses, as it does all others."""
+    """Sends probes to the API server. The clock observes their responses, like all others."""
 
     api: Api
     clock: ServerClock
@@ -68,7 +68,7 @@ class ClockSynchronizer:
     _skipped = False
 
     def run(self, stop: threading.Event) -> None:
-        """Probe until `stop` is set. Never raises for anything that a cluster may do."""
+        """Probe until `stop` is set. Cluster errors are logged, never raised."""
         while not stop.is_set():
             probes = self.clock.next_probes(self.now())
             if not probes:
@@ -76,7 +76,7 @@ class ClockSynchronizer:
                 continue
             try:
                 self._probe(probes, stop)
-                # responses without a Date must not make this a busy loop
+                # avoid a busy loop if responses have no Date
                 if self.clock.bounds(self.now()) is None:
                     stop.wait(IDLE_SECONDS)
             except ClusterError as exc:
@@ -89,8 +89,8 @@ class ClockSynchronizer:
             wait = moment - self.now()
             if wait > 0 and stop.wait(wait):
                 return
-            # The last one comes just after the turn: an object created there would still have the
-            # old second if the server's clock were behind `Date`.
+            # The last probe comes just after the second starts: an object created then would still
+            # have the old second if the server's clock were behind `Date`.
             is_due = moment == moments[-1] and self.clock.wants_check(self.now())
             if is_due or not self.clock.trusts_date:
                 self._check()
@@ -98,7 +98,7 @@ class ClockSynchronizer:
                 self.api.request("GET", PROBE_PATH, timeout=PROBE_TIMEOUT)
 
     def _check(self) -> None:
-        """Observe a creationTimestamp. If none can be read but the server answers, trust `Date`."""
+        """Observe a creationTimestamp. If there is none but the server responds, trust `Date`."""
         trusted, sent = self.clock.trusts_date, self.now()
         try:
             created = create_by_dry_run(self.api)

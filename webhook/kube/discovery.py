@@ -1,7 +1,7 @@
-"""Whether the API server serves a kind of KubeVirt's.
+"""Check whether the API server serves a KubeVirt kind.
 
 A 404 without a Kubernetes reason may mean that a kind is not installed, or may come from a proxy.
-Only the discovery lists of the API server show which.
+Only API discovery can distinguish the two.
 """
 
 from collections.abc import Callable
@@ -16,10 +16,10 @@ from holdfast.webhook.kube.api import READ_TIMEOUT, Api
 from holdfast.webhook.model import kubevirt
 
 GROUPS = "/apis"
-"""Lists the API groups; every account may read it."""
+"""The path of the list of API groups; every account may read it."""
 
 Read = Callable[[str, Any], Any]
-"""Reads a path as a type. Raises ClusterError."""
+"""Reads a path and decodes it to a type. Raises ClusterError."""
 
 
 class _Named(msgspec.Struct):
@@ -35,15 +35,15 @@ class _Resources(msgspec.Struct):
 
 
 def serves(api: Api, resource: str, *, timeout: float = READ_TIMEOUT) -> bool:
-    """Return whether the API server serves a kind of KubeVirt's. Raises ClusterError."""
+    """Return whether the API server serves a KubeVirt kind. Raises ClusterError."""
     return lists(partial(listing.read, api, timeout=timeout), resource)
 
 
 def lists(read: Read, resource: str) -> bool:
-    """Return whether the API server lists a kind of KubeVirt's.
+    """Return whether API discovery lists a KubeVirt kind.
 
-    It does not if KubeVirt's API group is missing, or if what KubeVirt's operator left behind of it
-    names no such kind. Raises ClusterError, also if the group is listed and yet not found.
+    Returns False if KubeVirt's API group is missing, or if KubeVirt's operator has left the
+    group without the kind. Raises ClusterError, also if the group is listed but cannot be found.
     """
     try:
         served = read(kubevirt.API_PATH, _Resources).resources

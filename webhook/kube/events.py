@@ -1,7 +1,7 @@
 """Kubernetes Events on pods and VMs, published in the background.
 
-The name of an Event is derived from its content, so a controller that restarts does not repeat it.
-Events above the rate below are dropped and counted, warnings last: they are for people, and the
+The name of an Event is derived from its content, so a restarted controller does not repeat it.
+Events above the rate limit are dropped and counted, warnings last. Events are for people; the
 metrics count everything.
 """
 
@@ -35,17 +35,17 @@ RATE = 20.0
 """Events per second once the burst is used up: a burst of releases must not fill etcd."""
 BURST = 500.0
 WARNINGS = 100.0
-"""Extra burst for warnings: a person should see them among however many other Events."""
+"""Extra burst for warnings, which must not be lost among other Events."""
 RELEASES = 100
-"""Releases that are remembered, for the status page."""
+"""Number of recent releases to keep, for the status page."""
 YIELD_SECONDS = 1.0
-"""How long an Event waits while releases are saturated: it costs as much as a release."""
+"""Maximum delay of an Event while releases are saturated: it costs as much as a release."""
 POLL_SECONDS = 0.1
 TIMEOUT = 5.0
 NOTE_LENGTH = 1_000
-"""Bytes of a note; the API server accepts 1024."""
+"""Maximum bytes of a note; the API server accepts 1024."""
 
-_NAME_LENGTH = 200  # of 253 characters that a name may have; the hash comes after it
+_NAME_LENGTH = 200  # leaves room for the hash in the 253 characters of a name
 _log = logging.getLogger("holdfast.controller")
 
 
@@ -60,7 +60,7 @@ _ACTIONS = {HELD: "Hold", NODE_UNAVAILABLE: "Wait", **_RECORD}
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An Event about an object; a person should look at a warning."""
+    """An Event about an object. A warning needs attention."""
 
     regarding: ObjectKey
     uid: str
@@ -71,15 +71,15 @@ class Event:
 
 
 class EventSink:
-    """Takes Events; this one drops them all."""
+    """Records Events. The base class drops all of them."""
 
     @property
     def full(self) -> bool:
-        """Return whether an Event recorded now would be dropped."""
+        """Whether an Event recorded now would be dropped."""
         return False
 
     def record(self, event: Event) -> None:
-        """Take an Event; never blocks, never raises."""
+        """Record an Event. Never blocks, never raises."""
 
     def run(self, stop: threading.Event) -> None:
         """Publish queued Events until `stop` is set."""
@@ -87,7 +87,7 @@ class EventSink:
 
 @dataclass(frozen=True, slots=True)
 class Released:
-    """A pod that was released, and the note of its Event."""
+    """A released pod, and the note of its Event."""
 
     pod: ObjectKey
     at_ms: int
@@ -96,7 +96,7 @@ class Released:
 
 @dataclass(eq=False)
 class EventRecorder(EventSink):
-    """Publishes Events to the API server, and remembers the last releases."""
+    """Publishes Events to the API server, and keeps the most recent releases."""
 
     api: Api
     _: KW_ONLY
@@ -115,7 +115,7 @@ class EventRecorder(EventSink):
 
     @property
     def full(self) -> bool:
-        """Return whether the queue has no room for Events other than warnings."""
+        """Whether the queue has no room for Events other than warnings."""
         return self._waiting.qsize() >= BURST
 
     def record(self, event: Event) -> None:
@@ -143,8 +143,8 @@ class EventRecorder(EventSink):
                 self.on_dropped()
 
     def released(self) -> Sequence[Released]:
-        """Return the last releases, the oldest first."""
-        return self._released.copy()  # at once, whatever other threads do
+        """Return the most recent releases, oldest first."""
+        return self._released.copy()  # atomic, even if other threads append
 
     def _take_token(self, event: Event) -> bool:
         now = self.now()
@@ -161,7 +161,7 @@ class EventRecorder(EventSink):
         try:
             self.api.request("POST", path, body=msgspec.json.encode(body), timeout=TIMEOUT)
         except ApiStatusError as exc:
-            if exc.status != 409:  # published already
+            if exc.status != 409:  # already published
                 _log.debug("event %s of %s/%s: %s", event.reason, *event.regarding, exc)
         except ClusterError as exc:
             self.on_dropped()
@@ -197,5 +197,5 @@ def event_object(event: Event, *, now_ms: int, instance: str) -> dict[str, objec
 
 
 def _text(value: object) -> str:
-    """Return valid UTF-8 for whatever a plugin gave."""
+    """Return a value from a plugin as a string that is valid UTF-8."""
     return str(value).encode(errors="replace").decode()

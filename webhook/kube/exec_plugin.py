@@ -1,7 +1,7 @@
-"""Run the credential plugin of a kubeconfig as kubectl does: its messages go to the terminal.
+"""Run a kubeconfig's credential plugin like kubectl, with its messages on the terminal.
 
-The `kubernetes` client only logs failures, and without a terminal on standard output it hides what
-the plugin asks the user to do.
+The `kubernetes` client only logs failures, and hides the plugin's prompts if standard output is not
+a terminal.
 """
 
 import json
@@ -21,7 +21,7 @@ _NEVER = "Never"
 
 
 class PluginLoader(KubeConfigLoader):
-    """The client's loader, which fails if the credential plugin does."""
+    """The client's loader, except that it fails if the credential plugin fails."""
 
     _user: Any
 

@@ -1,8 +1,9 @@
-"""Read kubeconfigs strictly and merge them as kubectl does, for the `kubernetes` client.
+"""Read kubeconfigs strictly and merge them like kubectl, for the `kubernetes` client.
 
-The client's own loader expands YAML aliases, takes quadratic time for base-60 numbers and reads
-without a limit. It ignores impersonation (`as`), reads a token file once and keeps its line break,
-and goes on without credentials after a credential plugin has failed: see `exec_plugin`.
+The client's loader expands YAML aliases, takes quadratic time for base-60 numbers, and does not
+limit the file size. It ignores impersonation (`as`), reads a token file only once without stripping
+the line break, and continues without credentials after a credential plugin fails; see
+`exec_plugin`.
 """
 
 from __future__ import annotations
@@ -31,9 +32,9 @@ if TYPE_CHECKING:
 
 _LISTS = ("clusters", "contexts", "users")
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
-"""File names; relative ones are resolved against the kubeconfig's folder."""
+"""Fields with paths; relative paths are resolved against the kubeconfig's folder."""
 _FROM_PLUGIN = ("token", "cert_file", "key_file", "expiry")
-"""The loader's fields that a credential plugin sets."""
+"""Fields of the loader that a credential plugin sets."""
 _CURRENT = "current-context"
 _DEFAULT = "~/.kube/config"
 _POD_NAMESPACE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
@@ -44,7 +45,7 @@ _Content = dict[str, Any]
 class Kubeconfig:
     """One or more kubeconfigs. Missing files are skipped; for each entry the first file wins.
 
-    Raises StartError, which names the file, what is wrong and what to do.
+    Raises StartError with the file, the problem and the fix.
     """
 
     def __init__(self, files: Iterable[Path]) -> None:
@@ -54,16 +55,16 @@ class Kubeconfig:
         self._saved = copy.deepcopy(self._contents)
 
     def merged(self) -> _Content:
-        """Merge them into one document with absolute paths.
+        """Return the merged kubeconfig, with absolute paths.
 
-        Users share their values with the files' contents, so that `save` sees changes.
+        Its users share their values with the files' contents, which lets `save` detect changes.
         """
         made: _Content = {kind: _entries(self._contents, kind) for kind in _LISTS}
         named = [one[_CURRENT] for one in self._contents.values() if one.get(_CURRENT)]
         return made | {_CURRENT: named[0]} if named else made
 
     def save(self) -> None:
-        """Write back each file that the client has changed: it renews tokens."""
+        """Write back each file that the client has changed, for example by renewing a token."""
         for file, content in self._contents.items():
             if content != self._saved[file]:
                 file.write_text(yaml.safe_dump(content, sort_keys=False), encoding="utf-8")
@@ -72,24 +73,24 @@ class Kubeconfig:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach a cluster, apart from what the client's configuration has."""
+    """Settings of a cluster connection that the client's configuration lacks."""
 
     renew: Callable[[], None]
-    """Read the token file and run the credential plugin again. Raises as `load_access`."""
+    """Reads the token file and runs the credential plugin again. Raises like `load_access`."""
     namespace: str = ""
-    """The default namespace; empty if none is named."""
+    """The default namespace; empty if none is set."""
     has_expired: Callable[[], bool] = lambda: False
-    """Check whether the credential plugin's answer has expired."""
+    """Returns whether the credential plugin's credentials have expired."""
     impersonation: Sequence[tuple[str, str]] = ()
-    """The headers that make requests for another user."""
+    """The headers that impersonate another user."""
 
 
 def kubeconfigs(given: Path | None) -> list[Path]:
-    """List the kubeconfigs to merge: the given one, or those that kubectl finds."""
+    """Return the kubeconfigs to merge: the given one, or those that kubectl would use."""
     if given:
         return [given.expanduser()]
     names = (os.environ.get("KUBECONFIG") or _DEFAULT).split(os.pathsep)
-    # unlike Path.expanduser, it accepts an account without a home, as in many containers
+    # unlike Path.expanduser, this accepts users without a home, as in many containers
     return [Path(os.path.expanduser(name)) for name in names if name]  # noqa: PTH111
 
 
@@ -99,15 +100,15 @@ def load_access(
     context: str | None,
     overrides: Mapping[str, str],
 ) -> Access:
-    """Fill in a configuration as kubectl does: from kubeconfigs, or from the pod's ServiceAccount.
+    """Fill in a configuration from kubeconfigs, like kubectl, or from the pod's ServiceAccount.
 
-    Raises StartError, or what the client raises.
+    Raises StartError, or an error of the client.
     """
     from kubernetes import config as kubernetes_config  # noqa: PLC0415 - slow to import
 
     files = kubeconfigs(kubeconfig)
     chosen = kubeconfig or context or overrides or os.environ.get("KUBECONFIG")
-    # KUBECONFIG counts even if its files are missing: it does not mean the pod's cluster
+    # if KUBECONFIG is set, do not fall back to the pod's cluster, even if its files are missing
     if not chosen and not any(file.exists() for file in files):
         renew = partial(kubernetes_config.load_incluster_config, client_configuration=configuration)
         with suppress(kubernetes_config.ConfigException):
@@ -123,7 +124,7 @@ def _load(
     context: str | None,
     overrides: Mapping[str, str],
 ) -> Access:
-    """Do as `load_access`. To renew does not read the files again, one of which may be a pipe."""
+    """Load kubeconfigs for `load_access`. Renewal does not reread them: one may be a pipe."""
     from holdfast.webhook.kube.exec_plugin import PluginLoader  # noqa: PLC0415 - slow to import
 
     found = Kubeconfig(files)
@@ -161,7 +162,7 @@ def _load(
 
 
 def _overridden(merged: _Content, context: str | None, overrides: Mapping[str, str]) -> _Content:
-    """Replace the cluster or the user of the active context."""
+    """Return the kubeconfig with another cluster or user in the active context."""
     named = {**({"context": context} if context else {}), **overrides}
     for kind, name in named.items():
         known = [str(one["name"]) for one in merged[f"{kind}s"]]
@@ -178,13 +179,13 @@ def _overridden(merged: _Content, context: str | None, overrides: Mapping[str, s
 
 
 def _active_user(merged: _Content, context: str | None) -> _Content:
-    """Return the settings of the active context's user; none if the client will report an error."""
+    """Return the active context's user settings; empty if the client will report an error."""
     active = _named_entry(merged["contexts"], context or merged.get(_CURRENT), "context")
     return _named_entry(merged["users"], active.get("user"), "user")
 
 
 def _impersonation(user: _Content) -> list[tuple[str, str]]:
-    """Return the headers for a user's `as` fields. Raises KubeconfigError."""
+    """Return the impersonation headers for a user's `as` fields. Raises KubeconfigError."""
     groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
     lists = [groups, *(extra.values() if isinstance(extra, dict) else [None])]
     if not all(isinstance(one, list) for one in lists):
@@ -208,7 +209,7 @@ def _read(file: Path) -> _Content:
     try:
         with file.open("rb") as opened:
             text = safe_yaml.read(opened)
-        # as a stream: for a string, PyYAML would quote the line, which may hold a token
+        # as a stream: for a string, PyYAML's errors quote the line, which may contain a token
         content = yaml.load(io.BytesIO(text), safe_yaml.Loader)  # noqa: S506 - it is a SafeLoader
     except OSError as exc:
         raise StartError(f"{file}: cannot be read ({exc.strerror}); name a readable file") from None
@@ -241,7 +242,7 @@ def _named(file: Path, kind: str, entries: Any) -> Iterator[tuple[str, _Content]
 
 
 def _located(entry: _Content, key: str, folder: Path) -> _Content:
-    """Make an entry's paths absolute, relative to the folder of its file, as kubectl does."""
+    """Return an entry with its paths resolved against the folder of its file, like kubectl."""
     inner = entry.get(key)
     if not isinstance(inner, dict):
         return entry

@@ -1,9 +1,9 @@
 """Leader election: the leader is the controller that holds a Lease.
 
-The holder renews the Lease every few seconds, with the API server's time. Others take it once it
-has expired: by the API server's clock, or if they have not seen it change for its duration by their
-own monotonic clock. No machine trusts another's clock. `leading` depends on time alone, so a
-process that was suspended past its deadline knows that it is no longer the leader.
+The holder renews the Lease every few seconds, with the API server's time. Other candidates take it
+once it has expired by the API server's clock, or once it has not changed for its duration by their
+monotonic clock. No machine trusts another's clock. `leading` depends on time alone, so a process
+that was suspended past its deadline knows that it is no longer the leader.
 """
 
 import logging
@@ -28,24 +28,24 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 LEASE = "holdfast-controller"
 LEASE_SECONDS = 12
-"""Duration of a Lease; others take it if it is not renewed for this long."""
+"""Duration of a Lease, in seconds; other candidates take it if it is not renewed in time."""
 RENEW_DEADLINE = 8.0
-"""Seconds after which a holder that could not renew stops leading: well before others may take the
-Lease, so that its last requests have finished."""
+"""Seconds without renewal after which the holder stops leading. Its last requests have to finish
+before another candidate may take the Lease."""
 RETRY_SECONDS = 2.0
-"""Interval at which the holder renews and the others check."""
+"""Interval, in seconds, at which the holder renews and the other candidates check."""
 REQUEST_TIMEOUT = 3.0
-"""Seconds for one request: two attempts that hang fit into the deadline."""
+"""Timeout of a request, in seconds: two attempts that hang fit into the deadline."""
 RESIGN_TIMEOUT = 0.8
-"""Seconds to release the Lease at the end, which must not take long."""
+"""Timeout of releasing the Lease on shutdown, in seconds; shutdown must not take long."""
 RELEASED_SECONDS = 1
-"""Duration of a released Lease; the API requires more than 0."""
+"""Duration of a released Lease, in seconds; the API requires more than 0."""
 
 NAMESPACE_FILE = Path("/var/run/secrets/kubernetes.io/serviceaccount/namespace")
 
 _MICRO_TIME = "%Y-%m-%dT%H:%M:%S.%fZ"
 _MOST_TRANSITIONS = 2**31 - 1
-"""The API server rejects more."""
+"""The API server rejects higher values."""
 _log = logging.getLogger("holdfast.leader")
 
 
@@ -71,10 +71,10 @@ _DECODER = msgspec.json.Decoder(_Lease)
 
 @dataclass(eq=False)
 class Leader:
-    """A candidate. `run` is its thread; `leading` may be called from any thread.
+    """A candidate. `run` runs in one thread; `leading` may be called from any thread.
 
-    `server_time` is a lower bound of the API server's time, in seconds since 1970, None until its
-    first response. `now` is a monotonic clock of this machine.
+    `server_time` returns a lower bound of the API server's time, in seconds since 1970, or None
+    before the first response. `now` is a monotonic clock of this machine.
     """
 
     api: Api
@@ -100,21 +100,21 @@ class Leader:
         return self.now() < self._leads_until
 
     def term(self) -> int:
-        """Return how many times this process has begun to lead."""
+        """Return how many times this process has become the leader."""
         return self._terms
 
     def on_started_leading(self, listener: Callable[[], None]) -> None:
-        """Call `listener`, from the election's thread, whenever this process becomes the leader."""
+        """Call `listener` on the election thread whenever this process becomes the leader."""
         self._listeners.append(listener)
 
     def run(self, stop: threading.Event) -> None:
-        """Hold the Lease or wait for it until `stop` is set. Never raises."""
+        """Acquire and renew the Lease until `stop` is set. Never raises."""
         while not stop.is_set():
             self.try_acquire_or_renew()
             stop.wait(self._wait())
 
     def try_acquire_or_renew(self) -> None:
-        """Try once to renew or acquire the Lease."""
+        """Try once to acquire or renew the Lease."""
         try:
             self._try()
         except ClusterError as exc:
@@ -125,11 +125,11 @@ class Leader:
         self._report()
 
     def resign(self) -> None:
-        """Release the Lease, so that another candidate takes it at once; call it after all work.
+        """Release the Lease for another candidate to take at once. Call this after all work.
 
-        Never raises: if it fails, the others wait until the Lease expires.
+        Never raises: on failure, the other candidates wait until the Lease expires.
         """
-        # Stop leading before the Lease is free: another may lead as soon as it is written.
+        # Stop leading first: another candidate may lead as soon as the release is written.
         lease = self._lease
         self._leads_until = float("-inf")
         self._report()
@@ -142,14 +142,14 @@ class Leader:
             _log.warning("cannot release Lease %s: %s", self._shown, exc)
 
     def _try(self) -> None:
-        # A leader need not read: if another has written, its own write conflicts.
+        # A leader need not read: its write conflicts if another candidate has written.
         if self._lease is None or not self.leading():
             self._lease = self._read()
         lease = self._lease
         if lease is not None and self._is_held(lease.spec):
             self._leads_until = float("-inf")
             return
-        # The lead counts from here, the Lease from when it is written: so the lead ends first.
+        # Leadership counts from here, but the Lease from its write, so leadership ends first.
         sent = self.now()
         if lease is None:
             self._lease = self._write("", self._spec(None))
@@ -160,7 +160,7 @@ class Leader:
 
     def _read(self) -> _Lease | None:
         lease = listing.one(self.api, self._path, _Lease, timeout=REQUEST_TIMEOUT)
-        # The time of a change counts by our own clock: no machine trusts another's.
+        # Record the time of a change by the local clock: no machine trusts another's.
         if lease is not None and lease.spec != self._observed:
             self._observed, self._observed_at = lease.spec, self.now()
         return lease
@@ -170,7 +170,10 @@ class Leader:
         return held and self.now() < self._end and not self._is_expired(spec)
 
     def _is_expired(self, spec: _LeaseSpec) -> bool:
-        """Go by the API server's clock, which a new controller knows before the Lease runs out."""
+        """Return whether the Lease has expired by the API server's clock.
+
+        A new controller knows this before it has watched the Lease for its whole duration.
+        """
         now, renewed = self.server_time(), _epoch(spec.renew_time)
         if now is None or renewed is None:
             return False
@@ -183,7 +186,7 @@ class Leader:
     def _write(
         self, version: str, spec: dict[str, Any], timeout: float = REQUEST_TIMEOUT
     ) -> _Lease:
-        """Write this version of the Lease; a PUT may create it by permission for this name."""
+        """Write the Lease at a version; a PUT can create it with permission for this name only."""
         metadata = {"name": LEASE, "namespace": self.namespace}
         if version:
             metadata["resourceVersion"] = version
@@ -201,12 +204,12 @@ class Leader:
     def _spec(
         self, before: _LeaseSpec | None, *, holder: str | None = None, seconds: int = LEASE_SECONDS
     ) -> dict[str, Any]:
-        seconds_now = self.server_time() or time.time()  # others need to see it change
+        seconds_now = self.server_time() or time.time()  # other candidates have to see a change
         now = datetime.fromtimestamp(seconds_now, UTC).strftime(_MICRO_TIME)
         holder = self.identity if holder is None else holder
         known = before or _LeaseSpec(holder_identity=holder)
         moved = holder not in {"", known.holder_identity}
-        unreadable = _epoch(known.acquire_time) is None  # and would be rejected if written
+        unreadable = _epoch(known.acquire_time) is None  # the API server would reject it
         return {
             "holderIdentity": holder,
             "leaseDurationSeconds": seconds,
@@ -218,7 +221,7 @@ class Leader:
     def _wait(self) -> float:
         if self._lease is None or self.leading():
             return RETRY_SECONDS
-        # Try as soon as the Lease ends, but never in a busy loop.
+        # Try as soon as the Lease expires, without a busy loop.
         return min(RETRY_SECONDS, max(self._end - self.now(), 0.05))
 
     def _report(self) -> None:
@@ -244,7 +247,7 @@ class Leader:
 
 
 def _duration(spec: _LeaseSpec) -> int:
-    """Return how long a Lease lasts; no longer than ours, whatever somebody else wrote into it."""
+    """Return the seconds that a Lease lasts, capped at ours in case others wrote more."""
     return min(spec.lease_duration_seconds or LEASE_SECONDS, LEASE_SECONDS)
 
 
@@ -256,7 +259,7 @@ def _epoch(text: str | None) -> float | None:
 
 
 def own_namespace(file: Path = NAMESPACE_FILE) -> str:
-    """Return the namespace of this pod. Raises StartError outside of a pod."""
+    """Return the namespace of this pod. Raises StartError outside a pod."""
     try:
         return file.read_text(encoding="utf-8").strip()
     except OSError as exc:

@@ -1,4 +1,4 @@
-"""Reads of a cluster: whole lists page by page, single objects, and the API server's time."""
+"""Read lists page by page, single objects, and the API server's time."""
 
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,9 +15,9 @@ from holdfast.webhook.model.paths import api_path
 PAGE = 500
 """Objects per request, as in kubectl, unless they are large."""
 SMALL_PAGE = 1 << 22
-"""Bytes of a page: after a smaller one, the next may have twice as many objects."""
+"""Bytes of a page; after a smaller page, the next one may have twice as many objects."""
 PENDING = "spec.nodeName=,status.phase=Pending"
-"""Selects every pod that can be held."""
+"""Field selector that matches every pod that can be held."""
 
 T = TypeVar("T")
 
@@ -28,17 +28,17 @@ class _ListMeta(msgspec.Struct, rename="camel"):
 
 
 class Page(msgspec.Struct, Generic[T]):
-    """A page of a list; without metadata a response is none, and says nothing about objects."""
+    """A page of a list. `metadata` is required: a response without it is not a list."""
 
     metadata: _ListMeta
     items: list[T] | None = None
 
 
 def pages(read: Callable[[Query], bytes], decode: Callable[[bytes], Page[T]]) -> Iterator[Page[T]]:
-    """Iterate over the pages of a list; `read` gets the limit and the token of a page.
+    """Yield the pages of a list; `read` gets the limit and the continue token of a page.
 
-    Each page is fetched while the one before it is worked on. One that is too large is read again
-    with a quarter of the objects. Raises what `read` and `decode` raise.
+    The next page is fetched while the caller processes the current one. A page that is too large is
+    read again with a quarter of the objects. Raises the errors of `read` and `decode`.
     """
     limit = PAGE
 
@@ -66,7 +66,7 @@ def pages(read: Callable[[Query], bytes], decode: Callable[[bytes], Page[T]]) ->
 
 
 class Time(ServerClock):
-    """The API server's time by its responses so far, accurate to a second."""
+    """The API server's time, according to its responses so far; accurate to a second."""
 
     def now_ms(self) -> int:
         """Return the server's time in milliseconds since 1970. Raises UnreachableError."""
@@ -86,7 +86,7 @@ def objects(
     *,
     timeout: float = READ_TIMEOUT,
 ) -> Iterator[T]:
-    """Iterate over all objects of a list. Raises ClusterError."""
+    """Yield all objects of a list. Raises ClusterError."""
     decoder = msgspec.json.Decoder(Page[kind])  # type: ignore[valid-type]
 
     def fetch(paging: Query) -> bytes:
@@ -97,12 +97,12 @@ def objects(
 
 
 def read(api: Api, path: str, kind: type[T], *, timeout: float = READ_TIMEOUT) -> T:
-    """Read an object. Raises ClusterError, also if the response cannot be decoded."""
+    """Return an object. Raises ClusterError, also if the response cannot be decoded."""
     return decoded(api.request("GET", path, timeout=timeout), path, msgspec.json.Decoder(kind))
 
 
 def one(api: Api, path: str, kind: type[T], *, timeout: float = READ_TIMEOUT) -> T | None:
-    """Read an object, or return None if it does not exist. Raises ClusterError."""
+    """Return an object, or None if it does not exist. Raises ClusterError."""
     try:
         return read(api, path, kind, timeout=timeout)
     except ApiStatusError as exc:
@@ -112,7 +112,7 @@ def one(api: Api, path: str, kind: type[T], *, timeout: float = READ_TIMEOUT) ->
 
 
 def decoded(body: bytes, path: str, decoder: msgspec.json.Decoder[T]) -> T:
-    """Decode the response for a path. Raises UnreachableError if it is not valid."""
+    """Return the decoded response for a path. Raises UnreachableError if it is invalid."""
     try:
         return safe_json.decode(decoder, body)
     except (msgspec.DecodeError, UnicodeDecodeError) as exc:

@@ -12,19 +12,20 @@ from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import Api
 
 TIMEOUT = 1.0
-"""Seconds for one lookup, connecting included: two fit into the 2.5 s that a review may take."""
+"""Seconds for one lookup and its connection: two fit into the 2.5 s that a review may take."""
 MOST_OF_A_COMMAND = 2_000
-"""Lookups of a command in a minute: pods may wait for 32 objects each, whose names users choose."""
+"""Maximum lookups per minute of a command: each pod may wait for 32 objects, named by users."""
 _MINUTE = 60.0
 
 
 @dataclass(eq=False)
 class ClusterLookup:
-    """Looks up objects through the connection that `connection` makes, so many in a minute.
+    """Looks up objects over a connection created by `connection`, with a limit per minute.
 
-    A server whose plugins look nothing up never connects, and needs no credentials. `observe` gets
-    the outcome ("answered" or "failed") and seconds of each lookup. Not whether the object exists:
-    anyone can read the metrics, and could probe for objects with forged reviews.
+    It connects on first use: a server whose plugins never look up objects needs no credentials.
+    `observe` gets the outcome ("answered" or "failed") and the seconds of each lookup, but not
+    whether the object exists: anyone can read the metrics, and could probe for objects with forged
+    reviews.
     """
 
     connection: Callable[[], Api]
@@ -46,11 +47,10 @@ class ClusterLookup:
                 self._api = self.connection()
 
     def get(self, path: str, *, max_age: float = 0.0) -> Mapping[str, Any] | None:
-        """Read the object or list at an API path, or return None if it does not exist.
+        """Return the object or list at an API path, or None if it does not exist.
 
-        Only calls with a `max_age`, in seconds, use and keep earlier answers. Raises ClusterError,
-        also for a 404 without Kubernetes' own reason: the kind is not installed, or a proxy in
-        between answered.
+        Only calls with a `max_age`, in seconds, use the cache. Raises ClusterError, also for a 404
+        without a Kubernetes reason: the kind is not installed, or a proxy sent the response.
         """
         began = self.timer()
         cached = self._cached.get(path)
@@ -70,7 +70,7 @@ class ClusterLookup:
     def _limit(self, now: float) -> None:
         if now - self._minute >= _MINUTE:
             self._minute, self._count = now, 0
-            self._cached.clear()  # what is not asked for again must not stay
+            self._cached.clear()  # do not keep entries that are no longer requested
         self._count += 1
         if self._count > self.per_minute:
             raise LookupLimitError(f"more than {self.per_minute:,} lookups in a minute")

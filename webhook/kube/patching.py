@@ -1,7 +1,7 @@
-"""The one way in which an object is changed: a JSON Patch of exactly the version that was read.
+"""Change an object with a JSON Patch that only applies to the version that was read.
 
-The patch tests uid and resourceVersion before anything else. So a late write of a leader that was
-paused, or one meant for an earlier object of that name, fails.
+The patch tests uid and resourceVersion first. A late write from a paused leader fails, and so does
+a write for an earlier object with the same name.
 """
 
 from collections.abc import Sequence
@@ -13,14 +13,14 @@ from holdfast.webhook.kube.api import JSON_PATCH, Api
 from holdfast.webhook.model.edits import Operation
 
 FIELD_MANAGER = "holdfast-controller"
-"""The controller's field manager. It marks what the controller has written, and people have not."""
+"""The controller's field manager. It distinguishes the controller's writes from other writes."""
 
 REFUSED = frozenset({400, 403, 409, 422})
-"""How a failed test of ours is answered, and the rejections of other webhooks and policies."""
+"""The HTTP statuses of a failed test, and of rejections by other webhooks and policies."""
 
 
 def guarded(uid: str, resource_version: str, operations: Sequence[Operation]) -> list[Operation]:
-    """Prepend the tests that tie a patch to one version of one object."""
+    """Return the patch with tests that restrict it to one version of one object."""
     tests: list[Operation] = [
         {"op": "test", "path": "/metadata/uid", "value": uid},
         {"op": "test", "path": "/metadata/resourceVersion", "value": resource_version},
@@ -31,10 +31,10 @@ def guarded(uid: str, resource_version: str, operations: Sequence[Operation]) ->
 def write(
     api: Api, path: str, operations: Sequence[Operation], *, timeout: float, manager: str = ""
 ) -> ApiStatusError | None:
-    """Send a guarded patch; return None when written, or the response that rejected it.
+    """Send a guarded patch; return None on success, or the error if it was rejected.
 
-    Our own tests, others' webhooks and a missing object answer alike, so the caller has to read the
-    object to know which it was. Raises ClusterError for everything else.
+    A failed test, another webhook and a missing object cause the same response, so the caller has
+    to read the object to find out which it was. Raises ClusterError for all other errors.
     """
     body = msgspec.json.encode(operations)
     try:
@@ -47,7 +47,7 @@ def write(
             timeout=timeout,
         )
     except ApiStatusError as exc:
-        # another webhook may also pass on a 404 that it got itself
+        # another webhook may also pass on a 404 that it received
         if exc.status in REFUSED or exc.is_not_found:
             return exc
         raise

@@ -1,8 +1,8 @@
-"""List and watch: follows a set of objects, whatever happens to the watch.
+"""List and watch a set of objects, and recover from every failure of the watch.
 
-A watch may end, expire (410), break, or go silent without closing. So each watch is short, its
-silence is bounded, and all objects are listed again now and then. A kind that is not installed, or
-that this process may not read, is logged once and retried.
+A watch may end, expire (410), break, or go silent without closing. Each watch is therefore short
+and has a read timeout, and all objects are listed again periodically. A kind that is not installed,
+or that this process may not read, is logged once and retried.
 """
 
 import logging
@@ -21,29 +21,29 @@ from holdfast.webhook.kube.api import Api, Query, boot_time
 from holdfast.webhook.workqueue.backoff import LONGEST_ASKED
 
 WATCH_SECONDS = 30
-"""Duration of one watch; the next one starts where it ended, at the cost of one request."""
+"""Duration of a watch; the next one resumes where it ended, at the cost of one request."""
 WATCH_SILENCE_SECONDS = WATCH_SECONDS + 5.0
-"""How long a watch may be silent: it should have ended by then."""
+"""Read timeout of a watch, in seconds: the watch should have ended by then."""
 RELIST_SECONDS = 600.0
-"""How often all objects are listed again, in case a watch has missed a change."""
+"""Interval, in seconds, of a full list, in case a watch has missed a change."""
 FURTHER_SECONDS = 240.0
-"""How long a further page is retried: an API server keeps a list for five minutes."""
+"""Seconds for which a further page is retried: an API server keeps a list for five minutes."""
 FURTHER_PAUSE_SECONDS = 1.0
-"""Pause between two attempts, unless the server asks for a longer one."""
+"""Seconds between two attempts, unless the server asks for a longer pause."""
 LASTING_SECONDS = 10.0
-"""How long list and watch have to last to reset the back-off."""
+"""Seconds that list and watch have to last to reset the back-off."""
 BACKOFF_SECONDS, BACKOFF_LIMIT_SECONDS = 0.2, 10.0
 ABSENT_SECONDS = 30.0
-"""How often to look for a kind that is not installed."""
+"""Interval, in seconds, of retries for a kind that is not installed."""
 
 _FORBIDDEN, _NOT_FOUND, _GONE = 403, 404, 410
 _LATER = frozenset({429, 503, 504})
-"""The server is overloaded, or its cache is behind; it may well answer soon."""
+"""The server is overloaded, or its cache lags; a retry may soon succeed."""
 _log = logging.getLogger("holdfast.controller")
 
 
 _RawPage = listing.Page[msgspec.Raw]
-"""Objects are decoded one by one: an invalid one must not hide the others."""
+"""Objects are decoded one by one: an invalid object must not hide the others."""
 
 
 class _WatchEvent(msgspec.Struct):
@@ -77,10 +77,10 @@ Handled = TypeVar("Handled", contravariant=True)  # noqa: PLC0105 - reads better
 
 
 class ResourceEventHandler(Protocol[Handled]):
-    """Gets every object, and each change of one."""
+    """Gets all objects, and each change of an object."""
 
     def on_sync(self, objects: Iterable[Handled], /) -> None:
-        """Take these objects, and no others, as all there are.
+        """Replace all known objects with these.
 
         The iteration reads them from the API server page by page. Do not catch its errors: an
         incomplete list must not count as deletions.
@@ -88,17 +88,17 @@ class ResourceEventHandler(Protocol[Handled]):
         ...
 
     def on_update(self, one: Handled, /) -> None:
-        """Take an object that is new or has changed."""
+        """Handle a new or changed object."""
         ...
 
     def on_delete(self, one: Handled, /) -> None:
-        """Take an object that is gone, or no longer matches the selectors."""
+        """Handle an object that was deleted, or no longer matches the selectors."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class Handlers(Generic[Item]):
-    """A `ResourceEventHandler` made of functions."""
+    """A `ResourceEventHandler` built from functions."""
 
     on_sync: Callable[[Iterable[Item]], None]
     on_update: Callable[[Item], None]
@@ -109,9 +109,9 @@ class Handlers(Generic[Item]):
 class Reflector(Generic[Object]):
     """Keeps a handler up to date with the objects at an API path.
 
-    `selection` holds field and label selectors. `absent` is logged if the kind is not installed,
-    which is an error without it; `cure` if it may not be read. `on_unreadable` gets the reason each
-    time that the objects cannot be listed for one of these reasons.
+    `selection` holds field and label selectors. `absent` is logged if the kind is not installed;
+    without it, that is an error. `cure` is logged if this process may not read the kind. In both
+    cases, `on_unreadable` gets the reason each time that the objects cannot be listed.
     """
 
     api: Api
@@ -131,7 +131,7 @@ class Reflector(Generic[Object]):
         self._decoder = msgspec.json.Decoder(self.kind)
 
     def run(self, stop: threading.Event) -> None:
-        """Follow until `stop` is set. Never raises for anything that a cluster may do."""
+        """List and watch until `stop` is set. Cluster errors are logged, never raised."""
         backoff = BACKOFF_SECONDS
         while not stop.is_set():
             began = self.now()
@@ -147,7 +147,7 @@ class Reflector(Generic[Object]):
                 backoff = min(backoff * 2, BACKOFF_LIMIT_SECONDS)
 
     def _follow(self, stop: threading.Event) -> str:
-        """List, then watch until that fails; return why it ended."""
+        """List, then watch; return the reason for stopping."""
         listed = False
         try:
             version = self._list(stop)
@@ -161,8 +161,8 @@ class Reflector(Generic[Object]):
                 self._log_once(logging.INFO, self.absent)
                 if self.on_unreadable is not None:
                     self.on_unreadable(self.absent)
-                # Not that its objects are gone: the 404 may come from a proxy, and an API server
-                # that stops serving a kind reports their deletion.
+                # This does not mean that the objects are deleted: the 404 may come from a proxy,
+                # and an API server that stops serving a kind reports their deletion.
                 return "absent"
             cure = f" ({self.cure})" if exc.status == _FORBIDDEN and self.cure else ""
             self._log_once(logging.WARNING, f"{exc}{cure}; listing again")
@@ -197,9 +197,9 @@ class Reflector(Generic[Object]):
         return version
 
     def _read_further(self, paging: Query, stop: threading.Event) -> bytes:
-        """Read a further page, also from a server that is overloaded or whose cache is behind."""
-        # The first page came from etcd; the others get 504 until the cache has caught up (since
-        # Kubernetes 1.34). Listing from the start would ask for a later version each time.
+        """Return a further page; retry while the server is overloaded or its cache lags."""
+        # The first page came from etcd; further pages get 504 until the cache has caught up (since
+        # Kubernetes 1.34). Listing from the start would request a later version each time.
         until = self.now() + FURTHER_SECONDS
         while True:
             try:
@@ -230,7 +230,7 @@ class Reflector(Generic[Object]):
                     return "expired"
                 raise
             self.on_restart("end")
-            # a server that ends each watch at once must not be flooded
+            # do not flood a server that ends each watch at once
             if self.now() - began < BACKOFF_SECONDS:
                 stop.wait(BACKOFF_SECONDS)
         return "stop"
@@ -239,7 +239,7 @@ class Reflector(Generic[Object]):
         query: dict[str, str | int] = {
             **self.selection,
             "watch": 1,
-            # Bookmarks move the version on while nothing changes, so it does not expire.
+            # Bookmarks advance the version even without changes, so it does not expire.
             "allowWatchBookmarks": "true",
             "resourceVersion": version,
             "timeoutSeconds": WATCH_SECONDS,
@@ -252,7 +252,7 @@ class Reflector(Generic[Object]):
             try:
                 one = safe_json.decode(self._decoder, event.object)
             except _INVALID as exc:
-                # As in a list: the others must not be listed again because of this one.
+                # As in a list: an invalid object must not cause a relist.
                 version = _version(None, event.object)
                 self._log_ignored(exc)
                 continue
@@ -277,6 +277,6 @@ class Reflector(Generic[Object]):
 
 
 def _version(one: object, source: msgspec.Raw) -> str:
-    """Return the version to watch from after an object, whose kind need not have that field."""
+    """Return the version to resume the watch from, even if the object's type lacks the field."""
     version: str = getattr(getattr(one, "metadata", None), "resource_version", "")
     return version or safe_json.decode(_VERSIONED, source).metadata.resource_version

@@ -1,7 +1,7 @@
-"""Many requests in flight whose responses one thread waits for.
+"""Keep many requests in flight, with one thread that waits for their responses.
 
-With a thread for each request, a burst of releases costs twice the CPU: most of it goes into waking
-threads and handing the interpreter's lock from one to the next.
+With one thread per request, a burst of releases takes twice the CPU, most of it for waking threads
+and passing the GIL between them.
 """
 
 import selectors
@@ -18,7 +18,7 @@ from holdfast.webhook.kube.transport import (
 )
 
 CHECK_SECONDS = 1.0
-"""How often timeouts are checked."""
+"""Interval, in seconds, of timeout checks."""
 
 
 @dataclass(eq=False, slots=True)
@@ -29,7 +29,7 @@ class _InFlight:
 
 
 class ResponseLoop:
-    """Sends requests from any thread on idle connections, and receives in the thread of `run`."""
+    """Sends requests from any thread over idle connections; `run` receives the responses."""
 
     def __init__(self, transport: Transport, *, now: Callable[[], float]) -> None:
         self._transport = transport
@@ -41,10 +41,10 @@ class ResponseLoop:
     def send(
         self, request: bytes, *, timeout: float, on_end: Callable[[Response | Exception], None]
     ) -> bool:
-        """Send a request; return False if no idle connection takes it.
+        """Send a request; return False if no idle connection accepts it.
 
         `on_end` gets the response, or one of TRANSPORT_ERRORS after `timeout` seconds or if the
-        connection breaks. It must not block: all other responses would wait.
+        connection breaks. It must not block, because all other responses would wait.
         """
         connection = self._transport.take_idle()
         if connection is None:
@@ -74,10 +74,10 @@ class ResponseLoop:
     def _receive(self, flight: _InFlight) -> None:
         try:
             response = flight.connection.receive()
-        except (BlockingIOError, ssl.SSLWantReadError):  # a part of a TLS record
+        except (BlockingIOError, ssl.SSLWantReadError):  # an incomplete TLS record
             return
         except TRANSPORT_ERRORS as exc:
-            self._transport.close()  # the others were most likely closed as well
+            self._transport.close()  # the others are probably closed, too
             self._fail(flight, exc)
             return
         if response is not None:

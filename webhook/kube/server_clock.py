@@ -1,8 +1,8 @@
-"""The API server's clock, estimated from the `Date` of its responses.
+"""Estimate the API server's clock from the `Date` of its responses.
 
-`Date` has whole seconds, yet each response bounds the server's clock: one that says D, to a request
-sent at s and received at r (by a local clock that neither steps nor sleeps), was written between s
-and r, while the server's clock was in [D, D + 1 s). So
+`Date` has whole seconds, yet each response bounds the server's clock. A response with `Date` D, to
+a request sent at s and received at r (by a local clock that neither steps nor sleeps), was written
+between s and r, while the server's clock was in [D, D + 1 s). So
 
     D - r  <=  server's clock - local clock  <  D + 1 s - s
 
@@ -18,29 +18,30 @@ import threading
 from dataclasses import dataclass
 
 DRIFT = 500e-6
-"""Drift of two clocks in seconds per second, at most: the fastest that NTP slews a clock."""
+"""Maximum drift of two clocks, in seconds per second: the fastest that NTP slews a clock."""
 
 CONFIRMED = 10.0
 """Seconds for which every response has to contradict the bounds before the clock counts as set
-forward: one of several API servers whose clock is ahead must not release anything."""
+forward. If one of several API servers has a fast clock, it must not cause a release."""
 
 PROBES_PER_TURN = 8
-"""Requests spread over the time in which the server's next second may start. Each start narrows
-the bounds ninefold: three of them turn a second into milliseconds."""
+"""Number of probes spread over the time in which the server's next second may start. Each round
+narrows the bounds ninefold; three rounds turn a second into milliseconds."""
 
 FEW_PROBES, FEW_PROBES_WIDTH = 3, 0.05
-"""If the bounds (seconds) are narrow and have only drifted, a few probes are enough."""
+"""Bounds up to this width (seconds) have only drifted, and need only a few probes."""
 
 PAST_TURN = 0.002
-"""Seconds after the last moment at which the second may start. A probe there that still sees the
-old second reveals a clock set back by less than a second. More than the drift until then."""
+"""Delay of the last probe, in seconds, after the latest time at which the second may start. If it
+still sees the old second, the clock was set back by less than a second. The delay exceeds the drift
+until then."""
 
 CHECK_INTERVAL = 60.0
-"""Seconds between two comparisons of `Date` with a creationTimestamp."""
+"""Seconds between comparisons of `Date` with a creationTimestamp."""
 
 NARROW_ENOUGH = 0.003
-"""Seconds of uncertainty that are not worth a probe. Releases are late by half of them. Drift
-reaches them in two seconds, so an idle clock costs two small requests per second."""
+"""Uncertainty, in seconds, that does not justify a probe. Releases are late by half of it. Drift
+reaches it in two seconds, so an idle clock costs two small requests per second."""
 
 
 TOLERANCE = 60.0
@@ -50,14 +51,14 @@ of several API servers differ by less."""
 
 @dataclass(frozen=True, slots=True)
 class Bounds:
-    """The least and most seconds that the server's clock may be ahead of the local one."""
+    """Minimum and maximum seconds by which the server's clock is ahead of the local one."""
 
     low: float
     high: float
 
     @property
     def width(self) -> float:
-        """How uncertain the estimate is, in seconds."""
+        """Uncertainty of the estimate, in seconds."""
         return self.high - self.low
 
 
@@ -65,33 +66,33 @@ class ServerClock:
     """An estimate of one API server's clock. Safe to share between threads."""
 
     def __init__(self, *, checks: bool = False) -> None:
-        """Create a clock; one that `checks` is unknown until `Date` has been checked."""
+        """Create a clock. With `checks`, its bounds are unknown until `Date` has been checked."""
         self._lock = threading.Lock()
         self._bounds: Bounds | None = None
         self._as_of = 0.0
         self._ahead_since: float | None = None
-        """The start of an unbroken run of responses from a clock ahead of the bounds."""
+        """Start of an unbroken series of responses from a clock ahead of the bounds."""
         self._ahead = Bounds(0.0, 0.0)
-        """The bounds of the last of them."""
+        """Bounds from the last response of that series."""
         self._check_at = float("-inf") if checks else float("inf")
         self._checkable = checks
         self.trusts_date = True
         """False once a creationTimestamp has contradicted `Date`."""
 
     def observe(self, *, sent: float, received: float, date: float) -> None:
-        """Take the local times of a request and its response, and its `Date` (epoch seconds).
+        """Update the bounds from a response's `Date` (epoch seconds) and the local times around it.
 
-        A response that contradicts the bounds means that the clock was set, or that another server
-        responded: then it replaces the bounds. One that is behind does so at once, one that is
-        ahead only if no other has agreed with the bounds for CONFIRMED seconds, and a
-        creationTimestamp agrees, if they are checked.
+        If a response contradicts the bounds, the clock was set, or another server responded. A
+        response from a clock that is behind replaces the bounds at once. A response from a clock
+        that is ahead replaces them only if no other response has agreed with the bounds for
+        CONFIRMED seconds, and, with checks, if a creationTimestamp agrees.
         """
         with self._lock:
             if self.trusts_date:
                 self._take(sent, received, date, may_advance=not self._checkable)
 
     def observe_created(self, *, sent: float, received: float, created: float) -> None:
-        """Take the creationTimestamp of an object that a request created (epoch seconds)."""
+        """Update the bounds from the creationTimestamp (epoch seconds) of a created object."""
         with self._lock:
             self._check_at, self._checkable = received + CHECK_INTERVAL, True
             if self.trusts_date:
@@ -102,7 +103,7 @@ class ServerClock:
             self._take(sent, received, created, may_advance=True)
 
     def skip_check(self, local: float) -> None:
-        """Trust `Date` until the next check: no creationTimestamp could be read."""
+        """Trust `Date` until the next check, because no creationTimestamp could be read."""
         with self._lock:
             self._check_at, self._checkable = local + CHECK_INTERVAL, False
 
@@ -114,7 +115,7 @@ class ServerClock:
             return local >= self._check_at or (self._checkable and is_confirmed)
 
     def _take(self, sent: float, received: float, second: float, *, may_advance: bool) -> None:
-        """Narrow or replace the bounds by a time that the server wrote between two local ones."""
+        """Narrow or replace the bounds with a time that the server wrote between two local ones."""
         seen = Bounds(second - received, second + 1.0 - sent)
         known = self._drifted(received)
         # Believing a clock that is behind can only make releases late.
@@ -138,14 +139,15 @@ class ServerClock:
             return None if self._check_at == float("-inf") else self._drifted(local)
 
     def lower_bound(self, local: float) -> float | None:
-        """Return the time that it certainly is at the server (epoch seconds), or None."""
+        """Return a lower bound of the server's time (epoch seconds), or None if it is unknown."""
         bounds = self.bounds(local)
         return None if bounds is None else local + bounds.low
 
     def next_probes(self, local: float) -> list[float]:
         """Return the local times at which requests would narrow the bounds most, in order.
 
-        They lie around the start of the server's next second; empty if narrow enough.
+        They surround the start of the server's next second. If the bounds are narrow enough, the
+        list is empty.
         """
         bounds = self.bounds(local)
         if bounds is None:
@@ -167,19 +169,19 @@ class ServerClock:
 
 
 class ClockStability:
-    """For how long a clock has not been set, as far as it was observed."""
+    """Tracks how long a clock has not been set, as far as it was observed."""
 
     def __init__(self) -> None:
         self._ahead: float | None = None
         self._since = 0.0
 
     def observe(self, time: float, local: float) -> None:
-        """Take the time of the clock (epoch seconds) at a local time."""
+        """Record the clock's time (epoch seconds) at a local time."""
         ahead = time - local
         if self._ahead is None or abs(ahead - self._ahead) > TOLERANCE:
             self._since = local
         self._ahead = ahead
 
     def seconds(self, local: float) -> float:
-        """Return the seconds until this local time; 0 before the first observation."""
+        """Return the seconds without a change of the clock; 0 before the first observation."""
         return 0.0 if self._ahead is None else local - self._since

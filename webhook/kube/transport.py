@@ -1,8 +1,8 @@
 """Requests to the API server over persistent HTTP/1.1 connections.
 
-In a burst the HTTP client is most of the cost of a release. http.client takes three times as long
-per request as this module, and urllib3 longer still; urllib3 carries watches, and everything behind
-a proxy. Nothing is retried here: only the caller knows whether that is safe.
+In a burst, the HTTP client is most of the cost of a release. http.client takes three times as long
+per request as this module, and urllib3 even longer; urllib3 is used for watches, and for all
+requests through a proxy. This module never retries: only the caller knows whether that is safe.
 """
 
 import re
@@ -25,36 +25,36 @@ from holdfast.webhook.errors import ApiStatusError, CredentialsError, ResponseTo
 from holdfast.webhook.model import messages
 
 CHUNK = 1 << 16
-"""Bytes read at once."""
+"""Maximum bytes of one read."""
 LARGEST = 1 << 24
-"""Bytes of a response. A list is then read in smaller pages; one object has at most 9 MB, as etcd
-takes 1.5 MiB, and JSON has six bytes for some characters."""
+"""Maximum bytes of a response. A larger list is read in smaller pages. One object has at most 9 MB,
+because etcd accepts 1.5 MiB, and JSON needs six bytes for some characters."""
 MESSAGE_CHARACTERS = 1_000
-"""Length of an error message: another webhook's may be arbitrarily long, and is logged at each
-retry. The list of what is wrong with an invalid pod takes some hundreds."""
+"""Maximum length of an error message. Another webhook's may be arbitrarily long, and is logged
+at each retry. The validation errors of a pod take a few hundred characters."""
 WARNING = "warning"
-"""The header with a warning for the user, in lower case."""
+"""The name, in lower case, of the header with a warning for the user."""
 _WARNING = re.compile(r'299 \S+ "((?:[^"\\]|\\.)*)"')
-"""A warning of an API server or of a webhook behind it, as in RFC 7234."""
+"""A warning from an API server or from a webhook that it called, as in RFC 7234."""
 _YEARS = range(1970, 3000)
-"""Years of a `Date`; one close to 9999 leaves no room for the lifetime of a certificate."""
+"""Valid years of a `Date`; one close to 9999 leaves no room for the lifetime of a certificate."""
 _FINAL = 200
-"""The first HTTP status that is not interim."""
+"""The lowest HTTP status of a final response."""
 
 
 class TransportError(Exception):
-    """A request that cannot be sent, or a response that is cut off."""
+    """A request that cannot be sent, or an invalid or truncated response."""
 
 
 TRANSPORT_ERRORS = (OSError, httptools.HttpParserError, TransportError, ResponseTooLargeError)
-"""What `Transport.send` raises if there is no complete response."""
+"""Errors that `Transport.send` raises if there is no complete response."""
 
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A complete response, with lower-case names of headers.
+    """A complete response, with lower-case header names.
 
-    `received` is when its head arrived, by the transport's clock.
+    `received` is the time when its headers arrived, by the transport's clock.
     """
 
     status: int
@@ -68,8 +68,8 @@ class Transport:
     """Connections to a server, each used by one thread at a time. Safe to share.
 
     `credentials` is the `kubernetes` client's configuration. Its files are read for each new
-    connection, because certificates are renewed in place. `size` is the number of idle connections
-    to keep, `connect_timeout` in seconds.
+    connection, because certificates are renewed in place. `size` is the maximum number of idle
+    connections. `connect_timeout` is in seconds.
     """
 
     def __init__(
@@ -93,7 +93,7 @@ class Transport:
         body: bytes | None,
         timeout: float,
     ) -> Response:
-        """Send a request and read the whole response. Raises one of TRANSPORT_ERRORS.
+        """Send a request and return the whole response. Raises one of TRANSPORT_ERRORS.
 
         `timeout`, in seconds, limits each pause.
         """
@@ -108,7 +108,7 @@ class Transport:
         except BaseException:
             connection.close()
             if kept is not None:
-                self.close()  # the others were most likely closed as well
+                self.close()  # the others are probably closed, too
             raise
         self.give_back(connection)
         return response
@@ -125,7 +125,7 @@ class Transport:
             connection.close()
 
     def give_back(self, connection: "ApiConnection") -> None:
-        """Keep a connection after its response for the next request, if it can be reused."""
+        """Keep a connection for the next request, or close it if it cannot be reused."""
         # A full deque would drop the connection at its other end without closing it.
         if connection.parser.ends_connection or len(self._idle) == self._idle.maxlen:
             connection.close()
@@ -134,7 +134,7 @@ class Transport:
             self._idle.append(connection)
 
     def take_idle(self) -> "ApiConnection | None":
-        """Take a connection that waits for a request, or return None."""
+        """Remove and return a usable idle connection, or None."""
         while self._idle:
             try:
                 connection = self._idle.pop()
@@ -182,7 +182,7 @@ class Transport:
 def _request(
     method: str, target: str, headers: Iterable[tuple[str, str]], body: bytes | None
 ) -> bytes:
-    """Format a request. Raises TransportError if a value contains a line break."""
+    """Return the bytes of a request. Raises TransportError if a value contains a line break."""
     lines = [
         f"{method} {target} HTTP/1.1",
         *(f"{name}: {value}" for name, value in headers),
@@ -200,7 +200,7 @@ def _request(
 
 
 class ApiConnection:
-    """A connection with its parser: to make one takes as long as to parse a response."""
+    """A connection with its parser: creating a parser takes as long as parsing a response."""
 
     def __init__(self, peer: socket.socket, now: Callable[[], float]) -> None:
         self.socket = peer
@@ -228,7 +228,7 @@ class _ResponseParser:
         self.reset()
 
     def reset(self) -> None:
-        """Expect a response."""
+        """Prepare for the next response."""
         self._reason = b""
         self._fields: dict[str, str] = {}
         self._received = 0.0
@@ -237,7 +237,7 @@ class _ResponseParser:
         self._is_complete = False
 
     def feed(self, data: bytes) -> Response | None:
-        """Take bytes, none at EOF; return the response once it is complete.
+        """Parse bytes, empty at EOF; return the response once it is complete.
 
         Raises HttpParserError, TransportError or ResponseTooLargeError.
         """
@@ -249,7 +249,7 @@ class _ResponseParser:
             except httptools.HttpParserError:
                 if not self._is_complete:
                     raise
-                self.ends_connection = True  # something followed the response
+                self.ends_connection = True  # data followed the response
         require_size(self._size)
         if data and not self._is_complete:
             return None
@@ -267,7 +267,7 @@ class _ResponseParser:
     def on_header(self, name: bytes, value: bytes) -> None:
         field, text = name.decode("latin-1").lower(), value.decode("latin-1")
         if field == WARNING and field in self._fields:
-            text = f"{self._fields[field]}, {text}"  # as urllib3 does; others occur once
+            text = f"{self._fields[field]}, {text}"  # like urllib3; other headers occur once
         self._fields[field] = text
 
     def on_headers_complete(self) -> None:
@@ -278,8 +278,8 @@ class _ResponseParser:
         self._size += len(part)
 
     def on_message_complete(self) -> None:
-        """Finish, unless this is an interim response."""
-        # The headers of an interim response, as `100 Continue`, do not belong to the final one.
+        """Mark the response as complete, unless it is an interim response."""
+        # The headers of an interim response, such as `100 Continue`, are not part of the final one.
         if self._parser.get_status_code() < _FINAL:
             self._reason, self._received = b"", 0.0
             self._fields.clear()
@@ -288,7 +288,7 @@ class _ResponseParser:
             self.ends_connection = not self._parser.should_keep_alive()  # only known at this point
 
     def _end(self) -> None:
-        """Accept EOF as the end of a response that has no length."""
+        """Accept EOF as the end of a response without a length. Raises TransportError otherwise."""
         says_length = {"content-length", "transfer-encoding"} & self._fields.keys()
         if not self._received or says_length:
             raise TransportError("the connection was closed before the end of the response")
@@ -296,7 +296,7 @@ class _ResponseParser:
 
 
 def require_size(size: int) -> None:
-    """Check how many bytes of a response there are so far. Raises ResponseTooLargeError."""
+    """Raise ResponseTooLargeError if a response has too many bytes."""
     if size > LARGEST:
         raise ResponseTooLargeError(f"the response has more than {LARGEST >> 20} MiB")
 
@@ -304,7 +304,7 @@ def require_size(size: int) -> None:
 def read_warnings(headers: Mapping[str, str]) -> list[str]:
     """Return the warnings of a response, as kubectl prints them."""
     found = _WARNING.findall(headers.get(WARNING, ""))
-    # header values are bytes, which the API server fills with UTF-8
+    # header values are decoded as Latin-1, but the API server writes UTF-8
     plain = (re.sub(r"\\(.)", r"\1", text) for text in found)
     return [text.encode("latin-1", "replace").decode(errors="replace") for text in plain]
 
@@ -315,7 +315,7 @@ def read_date(headers: Mapping[str, str]) -> float | None:
     return None if text is None else _parsed_date(text)
 
 
-@lru_cache(maxsize=8)  # whole seconds: in a burst, hundreds of responses have the same
+@lru_cache(maxsize=8)  # in a burst, hundreds of responses have the same `Date`
 def _parsed_date(text: str) -> float | None:
     try:
         found = parsedate_to_datetime(text)
@@ -333,7 +333,7 @@ _STATUS = msgspec.json.Decoder(_StatusBody)
 
 
 def status_error(response: Response) -> ApiStatusError:
-    """Convert an error response to an exception."""
+    """Return the exception for an error response."""
     try:
         status = safe_json.decode(_STATUS, response.data)
     except (msgspec.DecodeError, UnicodeDecodeError):

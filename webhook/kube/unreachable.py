@@ -1,4 +1,4 @@
-"""Why a server did not answer, in the words of kubectl. Pure."""
+"""Describe why a server did not respond, in the words of kubectl. Pure."""
 
 import ssl
 from http.client import RemoteDisconnected
@@ -7,7 +7,7 @@ from holdfast.webhook.model import messages
 
 
 def reason(exc: Exception) -> str:
-    """Return the reason, without Python's and OpenSSL's own notation."""
+    """Return the reason for an error, without the notation of Python and OpenSSL."""
     origin = _origin(exc)
     if isinstance(origin, ssl.SSLCertVerificationError):
         return f"certificate verify failed: {origin.verify_message}"
@@ -21,7 +21,7 @@ def reason(exc: Exception) -> str:
 
 
 def _origin(exc: Exception) -> Exception:
-    """Return the error of the socket or of TLS that a client's error wraps."""
+    """Return the socket or TLS error that a client's error wraps."""
     for one in (getattr(exc, "reason", None), *exc.args, exc.__cause__):
         if isinstance(one, Exception):
             return _origin(one)

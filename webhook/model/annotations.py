@@ -1,7 +1,7 @@
-"""When a held pod is due: its hold request, the hint that records it, and the due time.
+"""Hold requests of pods, the hint that records them, and the due time.
 
-due = max(creation + delay, not-before) + share x jitter. All times are milliseconds; the time of
-creation is the API server's.
+due = max(creation + delay, not-before) + share x jitter. All times are milliseconds; the creation
+time is the API server's.
 """
 
 import hashlib
@@ -26,11 +26,11 @@ PROFILE_ANNOTATION = f"{DOMAIN}/profile"
 RELEASED_ANNOTATION = f"{DOMAIN}/released"
 """The annotation with the time at which Holdfast removed its gates."""
 ALLOWED_ANNOTATION = f"{DOMAIN}/allowed"
-"""The annotation with the plugins that have let the pod go, whatever they would say now."""
+"""The annotation with the plugins whose holds have ended permanently."""
 NOT_BEFORE = f"{DOMAIN}/not-before"
 JITTER = f"{DOMAIN}/jitter"
 DELAY_KEYS = (f"{DOMAIN}/delay", "delay")
-"""The default annotations of a delay."""
+"""The default annotations for a delay."""
 OWN_KEYS = frozenset(
     f"{OWN_PREFIX}{name}"
     for name in (
@@ -39,7 +39,7 @@ OWN_KEYS = frozenset(
         *("approved-by", "denied-by", "denied-reason", "sticky", "sticky-node", "sticky-node-uid"),
     )
 )
-"""Every annotation of Holdfast, whatever plugins are enabled: those of users, then others."""
+"""All annotations of Holdfast, regardless of the enabled plugins: those for users come first."""
 
 NEVER_MS = 2**62
 """The due time of a pod that a plugin holds until an event."""
@@ -48,18 +48,18 @@ PAST_TOLERANCE_MS = 10 * 60 * 1_000
 """A not-before further in the past has no effect; otherwise the controller's clock decides."""
 
 _ROUNDED_MS = 1_000
-"""How much a creation time and the clock of a command may be off."""
+"""Maximum error of a creation time and of a command's clock, in milliseconds."""
 _LONGEST_HINT = 1_000
-"""Characters of a hint: a key has 317, and the rest less than 100."""
+"""Maximum characters of a hint: a key has up to 317, and the rest fewer than 100."""
 _MOST_ALLOWED = 100
-"""Plugins in the list of a pod that are read. Users can write 100,000 to a pod that is not guarded,
-and each plugin is looked up among them whenever the pod changes."""
+"""Maximum number of plugins read from a pod's list. Users can write 100,000 on an unguarded
+pod, and each plugin searches the list whenever the pod changes."""
 _HINT_NOT_BEFORE, _HINT_JITTER = "not-before", "jitter"
 
 
 @dataclass(frozen=True, slots=True)
 class HoldRequest:
-    """The hold that a pod asks for; `delay_key` is the annotation with the delay."""
+    """The hold that a pod requests; `delay_key` is the annotation with the delay."""
 
     delay_ms: int = 0
     not_before_ms: int | None = None
@@ -68,22 +68,22 @@ class HoldRequest:
 
     @property
     def longest_ms(self) -> int:
-        """The longest hold by delay and jitter."""
+        """The longest hold due to delay and jitter, in milliseconds."""
         return self.delay_ms + self.jitter_ms
 
     def longest_wait_ms(self, now_ms: int) -> int:
-        """Return the longest hold of a pod that is created now."""
+        """Return the longest hold of a pod that is created now, in milliseconds."""
         until = 0 if self.not_before_ms is None else max(0, self.not_before_ms - now_ms)
         return max(self.delay_ms, until) + self.jitter_ms
 
     def holds(self, now_ms: int, *, tolerance_ms: int = PAST_TOLERANCE_MS) -> bool:
-        """Return whether a pod that is created now has to be held."""
+        """Return whether a pod that is created now must be held."""
         if self.delay_ms or self.jitter_ms:
             return True
         return self.not_before_ms is not None and self.not_before_ms >= now_ms - tolerance_ms
 
     def due_ms(self, *, created_ms: int, jitter_key: str) -> int:
-        """Return when the pod is due, by the API server's clock."""
+        """Return the pod's due time, by the API server's clock."""
         due = created_ms + self.delay_ms
         if self.not_before_ms is not None:
             due = max(due, self.not_before_ms)
@@ -93,19 +93,19 @@ class HoldRequest:
 NOTHING_ASKED = "no annotation asks for a hold: released at once"
 """The remark about a pod whose annotations were all removed, which is not an error."""
 HOLD_REMOVED = "was removed: released without"
-"""A part of the remark about a pod that has lost one annotation, which is not an error either."""
+"""Part of the remark about a pod that lost one annotation, which is not an error either."""
 
 
 def is_remark(problem: str) -> bool:
-    """Return whether a problem only says that the pod no longer asks for a hold."""
+    """Return whether a problem only states that the pod no longer requests a hold."""
     return all(one == NOTHING_ASKED or f" {HOLD_REMOVED} " in one for one in problem.split("; "))
 
 
 class Due(NamedTuple):
-    """When a held pod is due, what is wrong with its annotations, and what it waits for.
+    """The due time of a held pod, the problems of its annotations, and the reason it waits.
 
-    `recheck` if the plugins have to be asked again when it is due. `open_ended` if it may be due
-    earlier, at an event that no plugin can foresee. `earliest_ms` is the time before which no event
+    `recheck` is true if the plugins must be asked again at the due time. `open_ended` is true if an
+    event that no plugin can foresee may make the pod due earlier. Before `earliest_ms`, no event
     matters.
     """
 
@@ -118,22 +118,25 @@ class Due(NamedTuple):
 
 
 def allowed_plugins(annotations: Mapping[str, str]) -> Sequence[str]:
-    """List the plugins that no longer hold a pod, by its annotation."""
+    """Return the plugins that no longer hold a pod, according to its annotation."""
     text = annotations.get(ALLOWED_ANNOTATION)
     return text.split(",", _MOST_ALLOWED)[:_MOST_ALLOWED] if text else ()
 
 
 def jitter_share_ms(key: str, jitter_ms: int) -> int:
-    """Return the share of the jitter of pods with a `jitter_key`, from 0 to all of it.
+    """Return the share of the jitter for a pod's `jitter_key`, from 0 to `jitter_ms`.
 
-    It never changes.
+    It never changes for the same key.
     """
     digest = hashlib.sha256(key.encode()).digest()[:8]
     return jitter_ms * int.from_bytes(digest, "big") >> 64
 
 
 def released_ms(annotations: Mapping[str, str], *, created_ms: int) -> int | None:
-    """Return when Holdfast released a pod, or None; what a copy says of its original is ignored."""
+    """Return when Holdfast released a pod, or None.
+
+    A time before the creation is ignored: it was copied from another pod.
+    """
     try:
         at_ms = durations.parse_instant(annotations.get(RELEASED_ANNOTATION, ""))
     except InvalidValueError:
@@ -147,7 +150,7 @@ def was_released(annotations: Mapping[str, str], *, created_ms: int) -> bool:
 
 
 def read_hold_request(annotations: Mapping[str, str], delay_keys: Iterable[str]) -> HoldRequest:
-    """Read the hold request. Raises InvalidValueError, which names the annotation."""
+    """Return the hold request. Raises InvalidValueError, which names the annotation."""
     delay_key, delay_ms = _read_delay(annotations, delay_keys)
     not_before = _read(annotations, NOT_BEFORE, durations.parse_instant)
     jitter = _read(annotations, JITTER, durations.parse_delay)
@@ -193,7 +196,7 @@ def format_hint(request: HoldRequest) -> str:
 
 
 def read_hint(text: str) -> HoldRequest:
-    """Parse a hint. Raises InvalidValueError unless `format_hint` can have written it."""
+    """Parse a hint. Raises InvalidValueError if `format_hint` cannot have written it."""
     if len(text) > _LONGEST_HINT:
         raise InvalidValueError(
             f"annotation {HELD_ANNOTATION}: invalid value {messages.quote(text)}"
@@ -224,10 +227,10 @@ def read_hint(text: str) -> HoldRequest:
 def decide_due(
     annotations: Mapping[str, str], *, created_ms: int, jitter_key: str, delay_keys: Iterable[str]
 ) -> Due:
-    """Decide when a pod with our gate is due.
+    """Return when a pod with our gate is due.
 
-    The annotations decide, with the configured keys and the hint's. If one is invalid, the hint
-    decides; if that is invalid as well, the pod is due at once.
+    The annotations with the configured keys and the hint's key decide. If one is invalid, the hint
+    decides; if the hint is invalid as well, the pod is due at once.
     """
     hinted, hint_problem = _hinted(annotations)
     keys = list(delay_keys)

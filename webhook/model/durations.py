@@ -1,4 +1,4 @@
-"""Delays and instants that users write: strict parsers, and the canonical forms.
+"""Strict parsers and canonical forms for delays and instants that users write.
 
 Whole seconds follow Go's `strconv.ParseInt(v, 10, 64)`, as in the delay scheduler plugin;
 durations follow `time.ParseDuration` with the units h, m, s and ms; instants follow RFC 3339 with
@@ -13,8 +13,8 @@ from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model.messages import quote
 
 LONGEST_DURATION = 1_000
-"""Characters of a duration. It bounds the cost of the pattern below; possessive quantifiers would
-too, but Python 3.11.2 matches them incorrectly."""
+"""Maximum characters of a duration, which bounds the cost of the pattern below. Possessive
+quantifiers would too, but Python 3.11.2 matches them incorrectly."""
 
 _SECONDS = re.compile(r"([+-]?)([0-9]+)")
 _DAYS = re.compile(r"([0-9]{1,5})d")
@@ -79,7 +79,7 @@ def _from_duration(text: str, sign: str, parts: str) -> int:
 
 
 def _fraction_ns(digits: str, unit_ns: int) -> int:
-    """Convert the digits after a point into nanoseconds of the unit, rounded up."""
+    """Return the nanoseconds of a decimal fraction of a unit, rounded up."""
     scale: int = 10 ** len(digits)
     return -(-int(digits or "0") * unit_ns // scale)
 

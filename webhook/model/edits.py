@@ -75,7 +75,7 @@ class Requirement:
 
 @dataclass(frozen=True, slots=True)
 class RequireNodes:
-    """Require this of the pod's node: ANDed into every required term that the pod has."""
+    """Require that the pod's node meets all of these, ANDed into each required term of the pod."""
 
     requirements: tuple[Requirement, ...]
 
@@ -90,9 +90,9 @@ class PreferNodes:
 
 @dataclass(frozen=True, slots=True)
 class SelectNodes:
-    """Require a label of the pod's node, in its nodeSelector.
+    """Require a label of the pod's node, in the pod's nodeSelector.
 
-    If the pod already selects another value of the label, this one becomes node affinity instead:
+    If the pod already selects another value of the label, this value becomes node affinity instead:
     nothing is overwritten, and both are required.
     """
 
@@ -104,7 +104,7 @@ class SelectNodes:
 class Tolerate:
     """Append a toleration, unless the pod has an equal one.
 
-    It replaces a default toleration of the API server, which would come first and so count.
+    It replaces a default toleration of the API server, which would otherwise take precedence.
     """
 
     key: str = ""

@@ -14,7 +14,7 @@ FREEZE = f"{DOMAIN}/freeze"
 FREEZE_UNTIL = f"{DOMAIN}/freeze-until"
 """The annotation with the time at which the freeze ends."""
 OWN_NAMESPACE = "holdfast-system"
-"""Holdfast's namespace, by default: its freeze is one of all namespaces."""
+"""Holdfast's default namespace; its freeze applies to all namespaces."""
 NAMESPACES = api_path("v1", "namespaces")
 
 
@@ -28,7 +28,7 @@ class Freeze(NamedTuple):
     everywhere: bool = False
 
     def __str__(self) -> str:
-        """Say what is frozen, until when, and why."""
+        """Return a description: the frozen namespaces, the end and the reason."""
         what = "all namespaces are" if self.everywhere else f"namespace {self.namespace} is"
         ends = self.until_ms < NEVER_MS
         until = f" until {durations.canonical_instant(self.until_ms)}" if ends else ""
@@ -37,9 +37,9 @@ class Freeze(NamedTuple):
 
 
 def read_freeze(namespace: ApiObject, own: str = OWN_NAMESPACE) -> Freeze | None:
-    """Read the freeze of a namespace; None if there is none.
+    """Return the freeze of a namespace; None if there is none.
 
-    A freeze whose end cannot be read does not end: nothing may be released early.
+    A freeze with an invalid end does not end, because no pod may be released early.
     """
     reason = namespace.annotations.get(FREEZE)
     if reason is None:
@@ -61,18 +61,18 @@ class Freezes:
         self._everywhere = [one for one in self.by_namespace.values() if one.everywhere]
 
     def active(self, now_ms: int) -> list[Freeze]:
-        """List the freezes that have not ended."""
+        """Return the freezes that have not ended."""
         return [one for one in self.by_namespace.values() if one.until_ms > now_ms]
 
     def of(self, namespace: str, now_ms: int) -> Freeze | None:
-        """Return the freeze that keeps the pods of a namespace for longest, or None."""
+        """Return the freeze of a namespace that ends last, or None."""
         own = self.by_namespace.get(namespace)
         found = [one for one in (own, *self._everywhere) if one and one.until_ms > now_ms]
         return max(found, key=lambda one: one.until_ms, default=None)
 
 
 def read_freezes(namespaces: Iterable[ApiObject], own: str) -> Freezes:
-    """Read the freezes of namespaces; `own` is Holdfast's."""
+    """Return the freezes of these namespaces; `own` is Holdfast's namespace."""
     return Freezes(filter(None, (read_freeze(one, own) for one in namespaces)))
 
 
@@ -82,9 +82,9 @@ def thaw(freeze: Freeze) -> str:
 
 
 def extended(due: Due, freeze: Freeze | None) -> Due:
-    """Return when a pod is due that may also be in a frozen namespace.
+    """Return when a pod is due, extended by the freeze of its namespace, if any.
 
-    Of a pod without a due time, nobody knows whether the freeze ends before it.
+    A freeze is also a reason for a pod without a due time, because it may outlast the other holds.
     """
     if freeze is None or freeze.until_ms <= due.at_ms < NEVER_MS:
         return due

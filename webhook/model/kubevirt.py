@@ -23,7 +23,7 @@ STICKY = "holdfast.dev/sticky"
 STICKY_NODE = "holdfast.dev/sticky-node"
 """The default annotation of a VM's recorded node."""
 STICKY_NODE_UID = "holdfast.dev/sticky-node-uid"
-"""The UID of the VM whose node was recorded: a clone has another one."""
+"""The UID of the VM whose node was recorded; a clone has a different UID."""
 
 VM, VMI = "VirtualMachine", "VirtualMachineInstance"
 POOL, POOL_GROUP = "VirtualMachinePool", "pool.kubevirt.io"
@@ -39,9 +39,9 @@ MIGRATION_NAME = "kubevirt.io/migrationJobName"
 EPHEMERAL_PROVISIONING = "kubevirt.io/ephemeral-provisioning"
 """The annotation of a pod that only binds volumes, and never runs the VM."""
 INSTALLATIONS = f"{API_PATH}/kubevirts"
-"""The path of the KubeVirt objects: one, in KubeVirt's own namespace."""
+"""The path of the KubeVirt objects; there is one, in KubeVirt's namespace."""
 CONTROLLER = "kubevirt-controller"
-"""The name of virt-controller's account, which creates the pods of VMs; the operator chooses it."""
+"""virt-controller's account, which creates the pods of VMs; KubeVirt's operator sets the name."""
 CONTROLLER_ACCOUNT = f"system:serviceaccount:kubevirt:{CONTROLLER}"
 """virt-controller's account in a default installation."""
 VIRT_CONTROLLER = re.compile(f"system:serviceaccount:[-a-z0-9]{{1,63}}:{CONTROLLER}")
@@ -49,10 +49,10 @@ VIRT_CONTROLLER = re.compile(f"system:serviceaccount:[-a-z0-9]{{1,63}}:{CONTROLL
 LAUNCHERS = "kubevirt.io=virt-launcher"
 """The label selector of the pods that run VMs."""
 SCHEDULABLE = "kubevirt.io/schedulable"
-"""KubeVirt's label of a node; VMs can run there if it is `true`."""
+"""KubeVirt's node label; VMs can run on the node if it is `true`."""
 OUT_OF_REACH = ("volume node affinity conflict", "PersistentVolume's node affinity")
-"""How the scheduler says, in older and newer versions, that a volume rules out a node. It is asked
-because the controller may not read volumes."""
+"""Messages of older and newer schedulers about a volume that rules out a node. They are needed
+because the controller is not allowed to read volumes."""
 ENDS = frozenset({"Succeeded", "Failed"})
 """The final phases of a pod, a VMI and a migration."""
 
@@ -68,7 +68,7 @@ class _OwnedFields(objects.ApiStruct, frozen=True):
 
 
 class ManagedFields(objects.ApiStruct, frozen=True):
-    """Fields that a writer has written, and when it last wrote any."""
+    """A writer's fields, and the time of its last write."""
 
     manager: str = ""
     time: objects.UserTime = None
@@ -76,7 +76,7 @@ class ManagedFields(objects.ApiStruct, frozen=True):
 
 
 class TracedMetadata(objects.Metadata, frozen=True):
-    """Metadata with its writers."""
+    """Metadata with the writers of its fields."""
 
     managed_fields: list[ManagedFields] | None = None
 
@@ -87,12 +87,12 @@ class VirtualMachine(objects.ApiObject, frozen=True):
     metadata: TracedMetadata = TracedMetadata()
 
     def writers_of(self, annotation: str) -> Sequence[ManagedFields]:
-        """Return who has written the present value of an annotation; empty if nobody knows."""
+        """Return the writers of an annotation's current value; empty if unknown."""
         writers = self.metadata.managed_fields or ()
         return [one for one in writers if f"f:{annotation}" in one.fields_v1.metadata.annotations]
 
     def written_at(self, annotation: str) -> datetime | None:
-        """Return when an annotation was written, at the latest; None if nobody knows."""
+        """Return the latest time at which an annotation may have been written; None if unknown."""
         times = [objects.instant(one.time) for one in self.writers_of(annotation)]
         return max(filter(None, times), default=None)
 
@@ -153,12 +153,12 @@ class Instance(objects.ApiObject, frozen=True):
 
     @property
     def has_started(self) -> bool:
-        """Whether it has been running: from then on KubeVirt only creates migration pods."""
+        """Whether it has started to run; from then on, KubeVirt only creates migration pods."""
         return self.status.phase not in _BEFORE_RUNNING
 
     @property
     def has_run(self) -> bool:
-        """Whether KubeVirt has reported it as running, also if it has ended since."""
+        """Whether KubeVirt has reported it as running, even if it has ended since."""
         before = [one.phase for one in self.status.phase_transition_timestamps or ()]
         return _RUNNING in {self.status.phase, *before}
 
@@ -178,7 +178,7 @@ _BEFORE_RUNNING = frozenset({"", "Pending", "Scheduling", "Scheduled"})
 
 
 class TemplatedMachine(VirtualMachine, frozen=True):
-    """A VM with the part of its template that decides about its next pod."""
+    """A VM with the part of its template that determines its next pod."""
 
     spec: _TemplatedSpec | None = None
 
@@ -190,7 +190,7 @@ class TemplatedMachine(VirtualMachine, frozen=True):
 
     @property
     def next_pod(self) -> objects.Pod:
-        """The pod of its next run, as far as it decides where the pod can run."""
+        """The pod of its next run, with only the fields that determine where it can run."""
         spec = self.next_spec
         return objects.Pod(
             objects.Metadata(namespace=self.metadata.namespace),
@@ -243,13 +243,13 @@ class LauncherPod(objects.Pod, frozen=True):
 
     @property
     def lacks_volume(self) -> bool:
-        """Whether the scheduler found that a node which fits otherwise does not reach a volume."""
+        """Whether the scheduler reports that an otherwise suitable node cannot access a volume."""
         found = self.unschedulable
         return found is not None and any(text in found.message for text in OUT_OF_REACH)
 
     @property
     def unschedulable(self) -> objects.Condition | None:
-        """The condition with which the scheduler says that it has found no node."""
+        """The condition in which the scheduler reports that it has found no node, or None."""
         wanted = ("PodScheduled", "False", "Unschedulable")
         conditions = self.status.conditions or ()
         return next(
@@ -258,7 +258,7 @@ class LauncherPod(objects.Pod, frozen=True):
 
 
 def pod_of(instance: Instance) -> objects.Pod:
-    """Build the pod that KubeVirt would create for a VMI; only what selects a profile."""
+    """Return the pod that KubeVirt would create for a VMI: the fields that select a profile."""
     return objects.Pod(
         metadata=objects.Metadata(namespace=instance.metadata.namespace),
         spec=objects.PodSpec(scheduler_name=instance.spec.scheduler_name),
@@ -277,7 +277,7 @@ def controller_of(metadata: objects.Metadata, kind: str) -> objects.OwnerReferen
 def vmi_of(pod: objects.Pod) -> objects.OwnerReference | None:
     """Return the VMI of a pod, or None if it has none.
 
-    The API server accepts any text as its name, but no object has one that it refuses to look up.
+    The API server accepts any text as the name of an owner, so an invalid name is ignored.
     """
     owner = controller_of(pod.metadata, VMI)
     return owner if owner is not None and syntax.is_object_name(owner.name) else None
@@ -286,8 +286,8 @@ def vmi_of(pod: objects.Pod) -> objects.OwnerReference | None:
 def vm_of(instance: Instance) -> objects.OwnerReference | None:
     """Return the VM of a VMI, or None if it has none.
 
-    KubeVirt gives a VMI the name of its VM. Another one is forged: anyone who may create VMIs could
-    otherwise have the node of any VM in the namespace recorded.
+    KubeVirt gives a VMI the name of its VM. An owner with another name is forged, and ignored:
+    otherwise anyone who may create VMIs could have a node recorded for any VM in the namespace.
     """
     owner = controller_of(instance.metadata, VM)
     return owner if owner is not None and owner.name == instance.metadata.name else None
@@ -299,7 +299,7 @@ def controller_account(namespace: str) -> str:
 
 
 def vm_path(namespace: str, name: str) -> str:
-    """Return the API path of a VM; without a name, of those in the namespace, or of all."""
+    """Return the API path of a VM; without a name, of all VMs in the namespace or cluster."""
     return api_path(VERSION, "virtualmachines", namespace, name)
 
 

@@ -11,20 +11,21 @@ from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.objects import NodeSelectorRequirement, NodeSelectorTerm, Pod
 
 MAX_ENTRIES = 5_000
-"""Annotations, and labels. The admission policies do not let the controller change more."""
+"""Maximum number of annotations, and of labels. The policies let the controller change no more."""
 MAX_ANNOTATION_BYTES = 256 << 10
 """The API server's limit for the keys and values of all annotations of an object."""
 MAX_GATES = 100
-"""Scheduling gates: a release writes or tests each of them."""
+"""Maximum number of scheduling gates: a release writes or tests each of them."""
 MAX_OWN_GATES = 16
-"""Those of ours, whose names the controller keeps for each held pod, and a scrape counts."""
+"""Maximum number of our gates: the controller keeps their names for each held pod, and a scrape
+counts them."""
 MAX_TERMS = 1_000
-"""Terms of node affinity, required or preferred; a rule may edit each of them."""
+"""Maximum number of node affinity terms, required or preferred; a rule may edit each of them."""
 MAX_TOLERATIONS = 1_000
 MAX_REQUIREMENTS = 10_000
-"""Requirements in all terms together."""
+"""Maximum number of requirements in all terms together."""
 MAX_VALUES = 50_000
-"""Values in all requirements together: the nodes of ten clusters of the maximum size."""
+"""Maximum number of values in all requirements: the nodes of ten clusters of maximum size."""
 
 _NODE = "spec.affinity.nodeAffinity"
 
@@ -36,7 +37,7 @@ def are_storable(annotations: Mapping[str, str]) -> bool:
 
 
 def find_excess(*pods: Pod) -> str:
-    """Return which limit pods exceed together, as a message; empty if none.
+    """Return a message about the first limit that pods exceed together; empty if there is none.
 
     Nested parts are counted only if their parents are within the limit, which bounds the cost.
     """

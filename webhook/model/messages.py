@@ -1,17 +1,17 @@
 """Quoting and shortening foreign text for messages and log lines."""
 
 QUOTED_CHARACTERS = 40
-"""Of a user's value: the API server cuts warnings at 256 bytes."""
+"""Maximum characters of a user's value; the API server truncates warnings at 256 bytes."""
 
 MESSAGE_CHARACTERS = 400
-"""Of a foreign message: a parser may quote all of its input."""
+"""Maximum characters of a foreign message; a parser may quote all of its input."""
 
 CALL_LAST = "call Holdfast last, or add the annotation with a MutatingAdmissionPolicy"
-"""What to do if another webhook added something after Holdfast ran."""
+"""The advice if another webhook added something after Holdfast ran."""
 
 
 def quote(text: str, characters: int = QUOTED_CHARACTERS) -> str:
-    """Quote a user's text on one line: escaped to ASCII, and cut if it is long."""
+    """Quote a user's text on one line, escaped to ASCII, and truncated if it is long."""
     cut = ascii(text[:characters])[1:-1].replace('"', '\\"')
     if len(cut) > characters:
         cut = cut[:characters]
@@ -21,7 +21,7 @@ def quote(text: str, characters: int = QUOTED_CHARACTERS) -> str:
 
 
 def shorten(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
-    """Cut the middle out of a foreign message: its start says what is wrong, its end where."""
+    """Cut the middle out of a foreign message: its start names the problem, its end the place."""
     if len(text) <= characters:
         return text
     half = characters // 2
@@ -29,7 +29,7 @@ def shorten(text: str, characters: int = MESSAGE_CHARACTERS) -> str:
 
 
 def escape(text: str) -> str:
-    """Escape the characters of a text that are not printable, such as line breaks."""
+    """Escape unprintable characters, such as line breaks."""
     if text.isprintable():
         return text
     return "".join(char if char.isprintable() else ascii(char)[1:-1] for char in text)

@@ -1,4 +1,4 @@
-"""Nodes and volumes, reduced to what decides whether a pod can run on a node."""
+"""Nodes and volumes, reduced to the fields that determine whether a pod can run on a node."""
 
 from holdfast.webhook.model.objects import ApiObject, ApiStruct, Condition, NodeSelector
 
@@ -19,13 +19,13 @@ class Node(ApiObject, frozen=True):
 
     @property
     def not_ready(self) -> str:
-        """Why it is not ready; empty if it is, or if nobody has said."""
+        """The reason why it is not ready; empty if it is ready or has no Ready condition."""
         ready = next((one for one in self.status.conditions or () if one.type == "Ready"), None)
         return "" if ready is None or ready.status == "True" else ready.reason or ready.status
 
 
 class _ClaimReference(ApiStruct, frozen=True):
-    """A volume's claim, by name; a DataVolume has a claim of its name."""
+    """A reference to a volume's claim. The claim of a DataVolume has the same name."""
 
     claim_name: str = ""
     name: str = ""

@@ -1,7 +1,7 @@
 """Kubernetes objects, reduced to the fields that Holdfast reads.
 
-msgspec decodes into these directly and skips all other fields. This is fast, and rejects input of
-another shape before other code sees it. JSON null means "absent", as in Go.
+msgspec decodes directly into these classes and skips all other fields. This is fast, and rejects
+input with another structure before other code sees it. JSON null means "absent", as in Go.
 """
 
 from __future__ import annotations
@@ -16,9 +16,9 @@ import msgspec
 ObjectKey = tuple[str, str]
 """A namespace and a name."""
 Time = Annotated[datetime, msgspec.Meta(tz=True)]
-"""A time with an offset; Kubernetes writes no others."""
+"""A time with an offset, as Kubernetes always writes it."""
 UserTime = str | None
-"""A time that users may write: also one of a year that Python does not know; see `instant`."""
+"""A time that users may write, even in a year that Python does not support; see `instant`."""
 
 KUEUE_GROUP = "kueue.x-k8s.io/pod-group-name"
 """The label of pods that Kueue queues as a group."""
@@ -41,7 +41,7 @@ class OwnerReference(ApiStruct, frozen=True):
 
 
 def instant(text: UserTime) -> datetime | None:
-    """Parse a time that a user may have written; None if it is missing or not a valid one."""
+    """Parse a time that a user may have written; None if it is missing or invalid."""
     try:
         return msgspec.convert(text, Time | None)
     except msgspec.ValidationError:
@@ -65,7 +65,7 @@ class Metadata(ApiStruct, frozen=True):
 
 
 class ApiObject(ApiStruct, frozen=True):
-    """An object of the API; only its metadata."""
+    """An API object; only its metadata."""
 
     metadata: Metadata = Metadata()
 
@@ -146,7 +146,7 @@ class NodeAffinity(ApiStruct, frozen=True):
 
 
 class Affinity(ApiStruct, frozen=True):
-    """A pod's affinity; only the part about nodes."""
+    """A pod's affinity; only node affinity."""
 
     node_affinity: NodeAffinity | None = None
 
@@ -162,7 +162,7 @@ class Toleration(ApiStruct, frozen=True):
 
 
 class SchedulingGroup(ApiStruct, frozen=True):
-    """The PodGroup that the scheduler places a pod with."""
+    """The PodGroup with which the scheduler places a pod."""
 
     pod_group_name: str = ""
 
@@ -208,9 +208,9 @@ class Pod(ApiObject, frozen=True):
 
     @property
     def jitter_key(self) -> str:
-        """The UID; for pods that are placed or queued as a group, and those of a Job, the group's.
+        """The key of the pod's scheduling or Kueue group, else its Job's UID, else its UID.
 
-        All pods with one key get the same share of their jitter.
+        All pods with the same key get the same share of their jitter.
         """
         group = self.spec.scheduling_group
         name = (group.pod_group_name if group else "") or self.labels.get(KUEUE_GROUP)
@@ -222,5 +222,5 @@ class Pod(ApiObject, frozen=True):
 
     @classmethod
     def of(cls, source: Mapping[str, Any]) -> Pod:
-        """Convert a pod from plain Python objects, as in a test or a YAML file."""
+        """Convert a pod from plain Python objects, such as a parsed YAML file."""
         return msgspec.convert(source, cls)

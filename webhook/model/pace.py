@@ -9,7 +9,7 @@ from holdfast.webhook.model import durations
 from holdfast.webhook.model.messages import quote
 
 LONGEST = 100
-"""Characters of a value. Parsed values are kept, and blanks are accepted after the comma."""
+"""Maximum characters of a value. Parsed values are cached, and blanks may follow the comma."""
 MAX_COUNT = 10_000
 MAX_PERIOD_MS = 24 * 60 * 60 * 1_000
 ACCEPTED = (

@@ -4,9 +4,9 @@ from urllib.parse import quote
 
 
 def api_path(version: str, resource: str, namespace: str = "", name: str = "") -> str:
-    """Return the path of an object, such as one of the `deployments` in `apps/v1`.
+    """Return the API path of an object, such as one of the `deployments` in `apps/v1`.
 
-    Without a name it is that of the list, and without a namespace that of all namespaces.
+    Without a name, it is the path of the list; without a namespace, that of all namespaces.
     """
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
     within = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""

@@ -4,11 +4,11 @@ from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import messages
 
 LONGEST = 200
-"""Characters of a reason."""
+"""Maximum characters of a reason."""
 
 
 def parse(text: str) -> str:
-    """Return a reason without spaces around it. Raises InvalidValueError."""
+    """Return a reason without surrounding spaces. Raises InvalidValueError."""
     reason = text[: LONGEST + 1].strip(" ")
     if len(text) > LONGEST:
         problem = f"it has {len(text)} characters: use at most {LONGEST}"
@@ -22,7 +22,7 @@ def parse(text: str) -> str:
 
 
 def shown(text: str) -> str:
-    """Return a stored text for people; it is quoted and cut if nobody has checked it."""
+    """Return a stored text for display; it is quoted and truncated if it is invalid."""
     try:
         return parse(text)
     except InvalidValueError:

@@ -18,20 +18,20 @@ from holdfast.webhook.model.workloads import Workload
 
 API_VERSION = "admission.k8s.io/v1"
 AUDIT_KEY = "review"
-"""The audit annotation `<webhook>/review` has the UID that our log lines have."""
+"""The audit annotation `<webhook>/review` has the same UID as our log lines."""
 WARNING_LENGTH = 240
-"""Bytes of one warning; the API server cuts at 256."""
+"""Maximum bytes of a warning; the API server truncates at 256."""
 
 NAME_LENGTH = 253
-"""Characters of a name or UID in a log line. The API server stores no longer ones, but has not
-checked them at creation."""
+"""Maximum characters of a name or UID in a log line. The API server does not store longer ones, but
+has not checked them yet at creation."""
 
 _ODD_LENGTH = 24
-"""Characters of an invalid name in a log line: escaped, each may take twelve."""
+"""Maximum characters of an invalid name in a log line: escaped, each may take twelve."""
 
 _PLAIN = re.compile(r"[-.:\w]*", re.ASCII)
 MESSAGE_LENGTH = 2_000
-"""Characters of a rejection, in the response and in a log line."""
+"""Maximum characters of a rejection, in the response and in a log line."""
 
 _DETAIL_LENGTH = 300
 
@@ -54,7 +54,7 @@ class Request(msgspec.Struct, frozen=True, rename="camel"):
     """The request of an AdmissionReview; its objects are decoded later."""
 
     uid: Annotated[str, msgspec.Meta(max_length=NAME_LENGTH)]
-    """Limited, because the response repeats it twice."""
+    """Limited, because the response contains it twice."""
     kind: GroupVersionKind
     operation: Literal["CREATE", "UPDATE", "DELETE", "CONNECT"]
     name: str = ""
@@ -98,7 +98,7 @@ class PodReview:
 
     @property
     def name(self) -> str:
-        """The name, for a log line; at creation it may only have a prefix."""
+        """The name, for a log line; at creation there may only be a prefix."""
         metadata = self.pod.metadata
         name = self.request.name or metadata.name
         return _logged(name) or f"{_logged(metadata.generate_name)}*"
@@ -187,7 +187,7 @@ def retry_later(request: Request, message: str) -> bytes:
 
 
 def _response(request: Request, *, allowed: bool) -> dict[str, Any]:
-    """Build the common part; the audit annotation links the API server's audit log to ours."""
+    """Build the common part. The audit annotation links the API server's audit log to ours."""
     audit = {AUDIT_KEY: request.uid}
     return {"uid": request.uid, "allowed": allowed, "auditAnnotations": audit}
 
@@ -204,5 +204,5 @@ def _cut(warning: str) -> str:
     encoded = warning.encode()
     if len(encoded) <= WARNING_LENGTH:
         return warning
-    # `ignore` drops a character that the cut divides.
+    # `ignore` drops a character that was cut in half.
     return encoded[: WARNING_LENGTH - 3].decode(errors="ignore") + "…"

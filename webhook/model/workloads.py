@@ -1,6 +1,6 @@
 """Workloads with a pod template, reduced to the fields that Holdfast reads.
 
-An invalid value is rejected in the template at `kubectl apply`, not later in a ReplicaSet's Events.
+They are reviewed to reject an invalid value at `kubectl apply`, not later in a ReplicaSet's Events.
 """
 
 from collections.abc import Sequence
@@ -19,11 +19,11 @@ JOB_SET_TEMPLATES = "spec.replicatedJobs[].template.spec.template"
 UNSTABLE = frozenset({"pool.kubevirt.io", "jobset.x-k8s.io"})
 """API groups without a v1: all their versions are registered."""
 VM_KINDS = frozenset({"VirtualMachine", "VirtualMachineInstanceReplicaSet", "VirtualMachinePool"})
-"""Kinds whose template is not a pod template: KubeVirt makes pods of it."""
+"""Kinds whose template is not a pod template: KubeVirt creates pods from it."""
 
 
 _MAX_TEMPLATES = 100
-"""Templates of one workload that are checked; their pods are checked in any case."""
+"""Maximum number of templates of a workload that are checked; its pods are checked in any case."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ RESOURCES: Sequence[Resource] = (
     ),
     Resource("jobset.x-k8s.io", "jobsets", "JobSet", (JOB_SET_TEMPLATES,)),
 )
-"""A rule that names a kind that is not served matches nothing."""
+"""A webhook rule for a kind that is not served has no effect."""
 
 _BY_KIND = {(resource.group, resource.kind): resource for resource in RESOURCES}
 
@@ -73,13 +73,13 @@ _BY_KIND = {(resource.group, resource.kind): resource for resource in RESOURCES}
 class Workload:
     """The workload of a template, with the fields that matter for held pods.
 
-    `own` and `outer` have metadata: the workload's, and that of what contains its template, such as
-    the Job of a CronJob. `own` is empty for all templates but the first, so that it is checked
-    once. `deadline` is the field that may end it while
-    its pods are held, with its seconds. `ordered` is the number of pods that start one at a time.
-    `rounds` is how many times a Job starts pods, one set after another. `deletes_first` is the
-    field whose value makes an update delete a pod before its successor starts, and `waits_for` the
-    one that makes pods start after others of the workload; empty if none does. `schedule` and
+    `own` has the workload's metadata; it is empty for all templates but the first, to check it only
+    once. `outer` has the metadata of the object that contains the template, such as the Job of a
+    CronJob. `deadline` is the field that may end the workload while its pods are held, and its
+    value in seconds. `ordered` is the number of pods that start one at a time. `rounds` is the
+    number of sets of pods that a Job starts one after another. `deletes_first` is the field that
+    makes an update delete a pod before its successor starts, and `waits_for` the field that makes
+    pods start after others of the workload; both are empty if there is none. `schedule` and
     `concurrency` are a CronJob's.
     """
 
@@ -155,14 +155,14 @@ _TEMPLATE_OWNER = msgspec.json.Decoder(_TemplateOwner | None)
 
 
 def resource_of(group: str, kind: str) -> Resource | None:
-    """Return the resource of a kind, or None for one without a known pod template."""
+    """Return the resource of a kind, or None for a kind without a known pod template."""
     return _BY_KIND.get((group, kind))
 
 
 def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Workload, Pod]]:
-    """Decode a workload with each of its templates as a pod; empty for a JSON null.
+    """Return the decoded workload for each template, with the template as a pod.
 
-    Raises msgspec.DecodeError on an object of another shape.
+    Returns nothing for JSON null. Raises msgspec.DecodeError if the object has another structure.
     """
     found = _TEMPLATE_OWNER.decode(source)
     if found is None:
@@ -192,7 +192,7 @@ def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Work
 
 
 def _templates(spec: _Spec, path: str) -> Sequence[tuple[str, _JobTemplate]]:
-    """Return what contains a template, with the path of the template."""
+    """Return the path of each template, and the object that contains it."""
     if path == WORKER_TEMPLATE:
         group = spec.leader_worker_template or _GroupTemplate()
         workers = [(path, _JobTemplate(spec=_JobSpec(group.worker_template)))]
@@ -215,13 +215,16 @@ def _deadline(spec: _Spec, job: _JobSpec, path: str) -> tuple[str, int] | None:
 
 
 def _rounds(job: _JobSpec) -> int:
-    """Return how many sets of pods a Job starts; both numbers are 1 by default."""
+    """Return how many sets of pods a Job starts; both fields are 1 by default."""
     at_once = 1 if job.parallelism is None else job.parallelism
     return max(1, -(-(job.completions or 1) // at_once)) if at_once > 0 else 1
 
 
 def _deletes_first(kind: str, spec: _Spec) -> str:
-    """Return the field that makes an update delete pods first; surges are 0 by default, but 25%."""
+    """Return the field that makes an update delete pods first; empty if there is none.
+
+    The default surge is 25% for a Deployment, and 0 for other kinds.
+    """
     rollout = spec.rollout_strategy or _Strategy()
     field, strategy, surge = {
         "Deployment": ("spec.strategy", spec.strategy, 1),

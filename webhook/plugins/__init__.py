@@ -1,4 +1,4 @@
-"""The built-in plugins, and those of installed packages."""
+"""Built-in plugins, and plugins from installed packages."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ BUILT_IN: tuple[type[Plugin], ...] = (Delay, Window, After, Pace, Approval, Stic
 def registry(found: Iterable[EntryPoint] | None = None) -> Mapping[str, type[Plugin]]:
     """Return the built-in plugins and those of installed packages, by name.
 
-    `found` are the entry points; None looks them up. Raises ConfigurationError on a duplicate name
-    and on a plugin that cannot be imported.
+    `found` are the entry points, by default those of all installed packages. Raises
+    ConfigurationError for a duplicate name or a plugin that cannot be imported.
     """
     plugins: dict[str, type[Plugin]] = {}
     points = entry_points(group=GROUP) if found is None else found

@@ -1,7 +1,7 @@
 """approval: hold a pod until somebody approves it.
 
 `holdfast approve` and `holdfast deny` write the user's name to the pod. An admission policy checks
-the name and the right of the user who writes it.
+the name, and the permission of the user who writes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 
 
 class Approval(HoldingPlugin):
-    """Adds the gate at creation, and reads who has approved or denied the pod."""
+    """Adds the gate at creation, and allows the pod once a user has approved it."""
 
     name = "approval"
     gate = GATE
@@ -38,7 +38,7 @@ class Approval(HoldingPlugin):
     # --- admission -----------------------------------------------------------------------------
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
-        """Read the reason, and drop an approval that was copied."""
+        """Check the reason, and remove an approval or denial that was copied from another pod."""
         try:
             reasons.parse(pod.annotations[KEY])
         except InvalidValueError as exc:
@@ -46,7 +46,7 @@ class Approval(HoldingPlugin):
         return [RemoveAnnotation(key) for key in MARKS if key in pod.annotations]
 
     def validate(self, pod: Pod, context: Context) -> Result:
-        """Reject invalid values, a new pod whose gate is missing, and one that is approved."""
+        """Reject invalid values, and a new pod that lacks the gate or is already approved."""
         result = super().validate(pod, context)
         forged = next((key for key in MARKS if key in pod.annotations), "")
         if result.code is Code.SUCCESS and forged and is_new(context):
@@ -55,8 +55,8 @@ class Approval(HoldingPlugin):
 
     # --- held pods -----------------------------------------------------------------------------
 
-    def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - it depends on the pod only
-        """Allow an approved pod; a denial counts more than an approval."""
+    def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - depends only on the pod
+        """Allow an approved pod; a denial takes precedence over an approval."""
         annotations = pod.annotations
         if KEY not in annotations:
             return Allow(f"annotation {KEY} {HOLD_REMOVED} an approval")

@@ -50,7 +50,7 @@ from holdfast.webhook.plugins.holding import BOUND, HoldingPlugin, is_new, missi
 
 _RAISE = "ask an admin to raise maxDelay"
 _PLAIN, _MAX_PLAIN = "^[1-9][0-9]{0,8}$", 999_999_999
-"""Whole seconds as most people write them, and their maximum: CEL integers cannot overflow."""
+"""Whole seconds, the usual form, and a maximum at which CEL integers cannot overflow."""
 
 
 class DelayArgs(Args, frozen=True):
@@ -92,9 +92,9 @@ class Delay(HoldingPlugin):
         _check_keys(args.annotations)
 
     def skip_match(self, pod: str) -> str:
-        """Match pods that have the gate and one delay in plain seconds: the usual case.
+        """Match pods that have the gate and a single delay in whole seconds, the usual case.
 
-        CEL cannot judge other forms.
+        CEL cannot check other forms.
         """
         longest = min(self._max_ms // 1_000, _MAX_PLAIN)
         annotations = f"{pod}.metadata.annotations"
@@ -128,8 +128,8 @@ class Delay(HoldingPlugin):
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, and a new pod whose gate was removed after `mutate`.
 
-        A new pod has its creationTimestamp by now. That is the API server's time, so an admission
-        server with a wrong clock lets no pod through.
+        A new pod already has its creationTimestamp. That is the API server's time, so a wrong clock
+        of the admission server does not let pods through.
         """
         if not self.concerns(pod) or self.must_start(pod, context):
             return skip()
@@ -163,7 +163,7 @@ class Delay(HoldingPlugin):
             if origin is None:
                 return Wait(None, "looks up when its revision was created")
             reason, open_ended = origin.remark, origin.is_latest
-            if origin.created_ms is not None:  # never later than counted from the pod: maxDelay
+            if origin.created_ms is not None:  # maxDelay counts from the pod's creation
                 created_ms = min(created_ms, origin.created_ms)
         due = decide_due(
             pod.annotations,
@@ -176,9 +176,9 @@ class Delay(HoldingPlugin):
         return Wait(due.at_ms, reason, due.problem, open_ended)
 
     def _may_ignore(self, pod: Pod, problem: InvalidValueError) -> bool:
-        """Return whether a pod may be admitted as if it asked for nothing.
+        """Return whether to admit a pod with an invalid value as if it did not ask to be held.
 
-        A pod that already has the gate would be held for too long.
+        A pod that exceeds maxDelay and already has the gate would be held for too long.
         """
         return self._ignores and not (isinstance(problem, _TooLongError) and self.gate in pod.gates)
 
@@ -190,9 +190,9 @@ class Delay(HoldingPlugin):
         return edits
 
     def _missing_gate(self, pod: Pod, request: HoldRequest, ours_ms: int, stored_ms: int) -> str:
-        """Return why a pod that has to be held has no gate; empty if all is well.
+        """Return why a pod that must be held has no gate; empty if it does not need one.
 
-        A bound pod needs none. `ours_ms` is this server's time, `stored_ms` the API server's.
+        A bound pod does not need it. `ours_ms` is this server's time, `stored_ms` the API server's.
         """
         held = self.gate in pod.gates or pod.spec.node_name
         if held or not request.holds(stored_ms, tolerance_ms=0):
@@ -204,11 +204,11 @@ class Delay(HoldingPlugin):
         return missing_gate(self.gate)
 
     def _read(self, pod: Pod, since_ms: int | None, old: Pod | None = None) -> HoldRequest:
-        """Read what a pod asks for, and limit how long it may wait.
+        """Return the hold that a pod asks for. Raises InvalidValueError if it exceeds maxDelay.
 
-        `since_ms` is the pod's creation; None for a template, whose pods will be created at times
-        that are not known yet. An update, where `old` is the pod before, may keep or shorten a wait
-        that is too long, or nobody could correct the pod. Raises InvalidValueError.
+        Also raises it for an invalid value. `since_ms` is the pod's creation time; None for a
+        template, whose pods are created later. `old` is the pod before an update, which may keep or
+        shorten a wait that is too long: otherwise, nobody could correct the pod.
         """
         origin = pod.annotations.get(DELAY_FROM, POD)
         if origin not in {POD, OWNER}:
@@ -235,7 +235,7 @@ class Delay(HoldingPlugin):
         return request.longest_ms if since_ms is None else request.longest_wait_ms(since_ms)
 
     def _too_long(self, pod: Pod, request: HoldRequest, since_ms: int | None) -> str:
-        """Name the annotations that together exceed maxDelay."""
+        """Return a message about the annotations that exceed maxDelay."""
         limit = f"maxDelay={self.args.max_delay}"
         cure = "shorten the hold"
         others = {NOT_BEFORE, DELAY_FROM}
@@ -255,7 +255,7 @@ class Delay(HoldingPlugin):
 
 
 def _past(request: HoldRequest, now_ms: int) -> list[str]:
-    """Warn about a time after which pods are no longer held."""
+    """Return a warning if not-before is in the past, so pods are not held."""
     if request.not_before_ms is None or request.not_before_ms > now_ms:
         return []
     passed = f"{NOT_BEFORE}: {durations.canonical_instant(request.not_before_ms)}"
@@ -272,7 +272,7 @@ def _wrong_clock(gate: str, ours_ms: int, stored_ms: int) -> str:
 
 
 def _only(key: str, keys: Iterable[str], annotations: str) -> str:
-    """Return an expression: of these annotations, the pod has this one only."""
+    """Return a CEL expression that is true if the pod has only this one of the annotations."""
     others = "".join(f" && !({cel.string(one)} in {annotations})" for one in keys if one != key)
     return f"{cel.string(key)} in {annotations}{others}"
 

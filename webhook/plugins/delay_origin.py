@@ -1,7 +1,7 @@
-"""When the revision of a pod was created: its ReplicaSet, ControllerRevision or Job.
+"""Creation times of the revisions of pods: their ReplicaSet, ControllerRevision or Job.
 
-Each is looked up in a thread, while its pods wait for the answer. A pod names a ControllerRevision
-without its UID, and the name comes from the template: another one may take it.
+Each revision is looked up in a thread while its pods wait. A pod refers to a ControllerRevision by
+name, without a UID. The name is derived from the template, so a later revision may reuse it.
 """
 
 from __future__ import annotations
@@ -29,23 +29,24 @@ DELAY_FROM = f"{DOMAIN}/delay-from"
 POD, OWNER = "pod", "owner"
 
 _KEPT = 10_000
-"""Revisions that are remembered."""
+"""Maximum number of cached revisions."""
 _UID_LENGTH = 64
-"""Characters of the longest UID that is believed; the API server assigns 36."""
+"""Maximum length of an owner's UID; those that the API server assigns have 36 characters."""
 _FAILED_MS = 60_000
-"""How long a failed lookup is not repeated."""
+"""How long a failed lookup is cached."""
 _MINUTE_MS = 60_000
 _PAUSES = (1.0, 4.0)
-"""Seconds before a lookup that failed is tried again."""
+"""Seconds before each retry of a failed lookup."""
 _THREADS = 4
 _FROM_POD = "the delay counts from the pod's creation"
 
 
 @dataclass(frozen=True, slots=True)
 class Revision:
-    """The object whose creation counts; `uid` is empty if any of that name does.
+    """The object whose creation time counts; an empty `uid` matches any object of that name.
 
-    The answer then holds for `pods` only: those of one controller and minute.
+    Without a UID, a result is valid only for `pods`: those of one controller that were created in
+    the same minute.
     """
 
     path: str
@@ -56,10 +57,10 @@ class Revision:
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """The creation that a delay counts from, None for the pod's; the remark says which.
+    """The creation time from which a delay counts, or None for the pod's; the remark explains it.
 
-    Valid until `until_ms`, or forever. `is_latest` if it is not known whether the delay counts from
-    an earlier one.
+    Valid until `until_ms`; None means forever. If `is_latest` is set, the lookup failed, and the
+    delay may count from an earlier time.
     """
 
     created_ms: int | None
@@ -69,7 +70,7 @@ class Origin:
 
 
 class Origins:
-    """Finds when the revisions of pods were created. Thread-safe."""
+    """Looks up and caches when the revisions of pods were created. Thread-safe."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
@@ -78,10 +79,13 @@ class Origins:
         self._known: dict[Revision, Origin] = {}
         self._asking: dict[Revision, set[ObjectKey]] = {}
         self._queued: dict[str, deque[Revision]] = {}
-        """Revisions to look up by namespace; the one served last is at the end."""
+        """Revisions to look up, by namespace; the namespace served last is at the end."""
 
     def find(self, pod: Pod) -> Origin | None:
-        """Return what a pod's delay counts from; None if it is rechecked once that is known."""
+        """Return what a pod's delay counts from, or None while it is looked up.
+
+        The pod is rechecked after the lookup.
+        """
         revision = revision_of(pod)
         if revision is None:
             return Origin(None, f"{_FROM_POD}: its owner has no revisions")
@@ -102,7 +106,7 @@ class Origins:
         return None
 
     def _find_at_once(self, revision: Revision) -> Origin:
-        """Look it up in a command, where no pod waits for the answer."""
+        """Look up a revision synchronously, in a command, where held pods do not wait for it."""
         if revision not in self._known:
             try:
                 origin = _origin(revision, self._handle.lookup.get(revision.path) or {})
@@ -126,7 +130,7 @@ class Origins:
             self._handle.waiting.recheck(key)
 
     def _take(self) -> Revision:
-        """Take the next revision; namespaces take turns, however many revisions each has."""
+        """Remove and return the next revision, round-robin across namespaces."""
         with self._lock:
             namespace = next(iter(self._queued))
             revisions = self._queued.pop(namespace)
@@ -156,8 +160,8 @@ def revision_of(pod: Pod) -> Revision | None:
     if not owners:
         return None
     (owner, *_) = owners
-    # The API server accepts any text there: a query, a name that it refuses to look up, or a UID
-    # of 1 MB, which would be kept as long as the revision is remembered.
+    # The API server accepts any text here: a query string, an invalid name, or a UID of 1 MB, which
+    # would stay in the cache.
     if not syntax.is_object_name(owner.name) or len(owner.uid) > _UID_LENGTH:
         return None
     group = owner.api_version.rpartition("/")[0]
@@ -168,7 +172,7 @@ def revision_of(pod: Pod) -> Revision | None:
     label = pod.labels.get(REVISION_LABEL, "")
     if group != "apps" or owner.kind not in {"StatefulSet", "DaemonSet"} or not label:
         return None
-    # a StatefulSet's label has the whole name, a DaemonSet's the hash alone
+    # A StatefulSet's label holds the full name, a DaemonSet's only the hash.
     name = label if owner.kind == "StatefulSet" else f"{owner.name}-{label}"
     path = api_path("apps/v1", "controllerrevisions", metadata.namespace, name)
     pods = owner.uid, pod.created_ms // _MINUTE_MS

@@ -1,4 +1,4 @@
-"""Warnings about workloads that a hold of their pods harms, shown at `kubectl apply`."""
+"""Warnings about workloads that holding their pods would harm, shown by `kubectl apply`."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.workloads import Workload
 
 _OUTCOMES = {"Replace": "replaced before they start", "Forbid": "skipped"}
-"""How a CronJob treats runs while pods of an earlier one are held, by concurrencyPolicy."""
+"""What happens to CronJob runs while pods of an earlier run are held, by concurrencyPolicy."""
 _DEFAULT_DEADLINE = ("spec.progressDeadlineSeconds", 600)
-"""Every Deployment has it, from the API server: no warning unless it certainly expires."""
+"""The API server's default for every Deployment: warn only if it certainly expires."""
 
 
 def find(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
@@ -27,7 +27,7 @@ def find(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
 def find_once(pod: Pod, workload: Workload, wait_ms: int | None) -> list[str]:
     """Return the warnings about a workload whose pods wait for the same event or time.
 
-    `wait_ms` is None if nobody knows when that is. Pods that start later do not wait again.
+    `wait_ms` is None if the time is unknown. Pods that are created afterwards do not wait.
     """
     found = [*_cannot_hold(pod, workload)]
     if wait_ms is None:

@@ -1,4 +1,4 @@
-"""Admission rules that all plugins share which hold pods."""
+"""Admission rules shared by all plugins that hold pods."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from holdfast.webhook.plugins import hold_warnings
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 
 BOUND = "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
-"""The warning about a pod that has a node: the API server rejects one that has a gate as well."""
+"""Warning for a pod with a node: the API server rejects pods that have both a node and a gate."""
 
 
 class HoldingPlugin(Plugin):
-    """Adds the gate to new pods that ask for it, and rejects those that lack it when stored."""
+    """Adds the gate to new pods that ask to be held, and rejects them if it is missing later."""
 
     may_block = False
 
@@ -34,7 +34,7 @@ class HoldingPlugin(Plugin):
         self._virt_controller = VirtController(AUTO, self.handle)
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
-        """Return what a new pod gets besides the gate; by default nothing.
+        """Return the edits of a new pod in addition to the gate; by default none.
 
         Raises InvalidValueError.
         """
@@ -48,9 +48,10 @@ class HoldingPlugin(Plugin):
             edits = self.read(pod, context)
         except InvalidValueError as exc:
             return reject(str(exc))
-        # The API server rejects a pod that has both a gate and a node.
+        # The API server rejects a pod that has both a gate and a node. Annotations that were copied
+        # from another pod are still removed.
         if pod.spec.node_name:
-            removals = [one for one in edits if isinstance(one, RemoveAnnotation)]  # of copies
+            removals = [one for one in edits if isinstance(one, RemoveAnnotation)]
             return success(*removals, warnings=[BOUND])
         return success(AddGate(self.gate), *edits)
 
@@ -68,27 +69,28 @@ class HoldingPlugin(Plugin):
         return success(warnings=self.warnings(pod, context))
 
     def warnings(self, pod: Pod, context: Context) -> Sequence[str]:
-        """Warn about a template whose workload is harmed while its pods are held."""
+        """Return warnings about a workload that holding its pods would harm; none for a pod."""
         workload = context.review.workload
         if workload is None:
             return ()
         return hold_warnings.find_once(pod, workload, self.wait_ms(pod, context))
 
     def wait_ms(self, pod: Pod, context: Context) -> int | None:  # noqa: ARG002
-        """Return how long pods of a valid template wait; by default nobody knows."""
+        """Return how long pods of a valid template wait, in milliseconds; None if unknown."""
         return None
 
     def blocks(self, review: PodReview) -> bool:
-        """Return whether KubeVirt's account has to be looked up."""
+        """Return whether a review needs a lookup of KubeVirt's account."""
         return self.concerns(review.pod) and self._looks_up(review.pod, review)
 
     def must_start(self, pod: Pod, context: Context) -> bool:
-        """Return whether KubeVirt waits for a pod, whatever its VM's template says about holds.
+        """Return whether a pod must not be held, because KubeVirt waits for it.
 
-        The target of a live migration has minutes to start, and a VM waits for its provisioning
-        pod. Their marks prove nothing, because a Deployment could have them too, and an update
-        could add them: virt-controller must have created the pod. An update of a pod without the
-        gate changes no hold. Raises ClusterError.
+        This overrides holds in the VM's template. The target pod of a live migration has only
+        minutes to start, and a VM waits for its provisioning pod. Labels and annotations are not
+        proof, because a Deployment could have them too, and an update could add them:
+        virt-controller must have created the pod. An update of a pod without the gate does not
+        change a hold. Raises ClusterError.
         """
         if not _is_awaited(pod) or self.gate in pod.gates:
             return False
@@ -114,12 +116,12 @@ class HoldingPlugin(Plugin):
         except ApiStatusError as exc:
             if exc.status != 403:
                 raise
-        # Without the component for KubeVirt, the account of a default installation counts.
+        # Without the KubeVirt component, assume the account of a default installation.
         return username == kubevirt.CONTROLLER_ACCOUNT
 
 
 def _is_awaited(pod: Pod) -> bool:
-    """Return whether a pod has the marks of a pod for which KubeVirt waits."""
+    """Return whether a pod is marked as one that KubeVirt waits for; anyone can set the marks."""
     target = kubevirt.MIGRATION_JOB in pod.labels
     if not target and kubevirt.EPHEMERAL_PROVISIONING not in pod.annotations:
         return False
@@ -127,12 +129,12 @@ def _is_awaited(pod: Pod) -> bool:
 
 
 def is_new(context: Context) -> bool:
-    """Return whether a pod is being created, rather than updated or in a template."""
+    """Return whether a pod is being created, rather than updated or part of a template."""
     return context.review.workload is None and context.review.request.operation == "CREATE"
 
 
 def missing_gate(gate: str) -> str:
-    """Say that another webhook has interfered."""
+    """Return the rejection message for a pod whose gate is missing."""
     return (
         f"scheduling gate {gate} is missing although the pod asks to be held: another mutating "
         "webhook removed the gate, or added the annotation after Holdfast ran: "

@@ -1,8 +1,8 @@
-"""placement: place kinds of workloads on kinds of nodes, by rules.
+"""placement: place workloads on nodes by configured rules.
 
-The SpaceCloud scheduler plugin marked pods with `type: space` for nodes at the edge, and never
-rejected a node. Here its rule is configuration, and becomes node affinity when the pod is created:
-kube-scheduler does the rest, and nodes are never read.
+The SpaceCloud scheduler plugin marked pods with `type: space` for edge nodes, but never rejected a
+node. Here, its rule is part of the configuration, and becomes node affinity when a pod is created.
+kube-scheduler does the rest: the plugin never reads nodes.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ _DAEMON = (
 _BOUND = "spec.nodeName is already set: use a nodeSelector instead"
 _PINNED = "its node affinity already names its node"
 _QUOTED_CHARACTERS = 60
-"""Of a requirement: two of them fit into a warning, with the text around them."""
+"""Maximum length of a quoted requirement: two of them fit into a warning."""
 _MAX_NAMED = 3
 
 PLACED = f"{DOMAIN}/placed"
@@ -62,8 +62,8 @@ class Placement(Plugin):
     name = "placement"
     args_type = PlacementArgs
     may_block = False
-    # A rule can match, and be contradicted, anywhere in a template. `keys` stays empty: pods are
-    # placed at creation, and a later change of an annotation moves none.
+    # Any part of a template can make a rule match, or contradict it. `keys` stays empty: pods are
+    # placed at creation, and changing an annotation later does not move them.
     validates_templates = True
 
     def __init__(self, args: PlacementArgs, handle: Handle | None = None) -> None:
@@ -83,11 +83,11 @@ class Placement(Plugin):
         return placement_rules.expression((rule.when for rule in self._rules), pod)
 
     def concerns(self, pod: Pod) -> bool:
-        """Match pods that a rule selects; a pod without a namespace may be in any."""
+        """Return whether a rule selects a pod; without a namespace, a pod may be in any of them."""
         return bool(self._for(pod, pod.metadata.namespace))
 
     def mutate(self, pod: Pod, context: Context) -> Result:
-        """Apply the rules; those that resolve at release are only checked for conflicts."""
+        """Apply the rules; for held pods, only check those with resolveAtRelease for conflicts."""
         found = self._for(pod, context.review.request.namespace)
         if not found:
             return skip()
@@ -112,11 +112,11 @@ class Placement(Plugin):
         return _resolved(pod, found)
 
     def concerns_at_release(self, pod: Pod) -> bool:
-        """Match pods with a rule that resolves at release."""
+        """Return whether a rule with resolveAtRelease selects a pod."""
         return any(rule.resolve_at_release for rule in self._for(pod, pod.metadata.namespace))
 
     def at_release(self, pod: Pod) -> Result:
-        """Apply the rules that resolve at release, as they are configured now."""
+        """Apply the rules with resolveAtRelease, as currently configured."""
         found = [rule for rule in self._for(pod, pod.metadata.namespace) if rule.resolve_at_release]
         if not found or _left_alone(pod):
             return skip()
@@ -132,17 +132,17 @@ class Placement(Plugin):
     def _edits(
         self, found: Sequence[Rule], recorded: Mapping[str, str] = MappingProxyType({})
     ) -> list[Edit]:
-        """Return the rules' edits, and their record added to the recorded ones."""
+        """Return the rules' edits, and the edit that adds the rules to the pod's record."""
         edits = [edit for rule in found for edit in self._edits_of[rule.name]]
         record = {**recorded, **{rule.name: self._versions[rule.name] for rule in found}}
         text = ",".join(f"{name}@{version}" for name, version in record.items())
         return [*edits, SetAnnotation(PLACED, text) if found else RemoveAnnotation(PLACED)]
 
     def _present(self, pod: Pod, found: Sequence[Rule]) -> Result:
-        """Check that the pod has what the rules require.
+        """Reject a pod that lacks what the rules require.
 
-        During a rollout of changed rules, another replica may have placed the pod by an older
-        version of a rule; such a pod is admitted.
+        During a rollout of changed rules, another replica may have placed the pod by another
+        version of a rule. Such a pod is admitted with a warning.
         """
         recorded, lacking = _recorded(pod), _lacking(pod, _all_required(found))
         warnings = []
@@ -177,9 +177,9 @@ def _left_alone(pod: Pod, workload: Workload | None = None) -> str:
 
 
 def _is_pinned(pod: Pod) -> bool:
-    """Return whether the creator of a pod has chosen its node, as any kind of DaemonSet does.
+    """Return whether the creator of a pod has chosen its node, as all kinds of DaemonSets do.
 
-    The pod of a VM is not meant: the sticky plugin chooses its node, and rules still apply.
+    False for the pod of a VM: the sticky plugin chooses its node, and rules still apply.
     """
     if kubevirt.controller_of(pod.metadata, kubevirt.VMI) is not None:
         return False
@@ -194,13 +194,13 @@ def _is_held(pod: Pod) -> bool:
 
 
 def _recorded(pod: Pod) -> dict[str, str]:
-    """Read the rules that placed a pod, and their versions."""
+    """Return the rules that placed a pod, with their versions."""
     parts = pod.annotations.get(PLACED, "").split(",")
     return {name: version for part in parts for name, _, version in [part.partition("@")] if name}
 
 
 def _all_required(found: Iterable[Rule]) -> dict[Requirement, None]:
-    """Return the requirements of rules, each once and in order."""
+    """Return the requirements of rules, in order and without duplicates."""
     return dict.fromkeys(one for rule in found for one in rule.required)
 
 
@@ -224,7 +224,7 @@ def _lacking(pod: Pod, wanted: Iterable[Requirement]) -> set[Requirement]:
 
 @dataclass(frozen=True, slots=True)
 class _Claim:
-    """A requirement, and where it comes from."""
+    """A requirement and its source."""
 
     by: str
     requirement: Requirement
@@ -242,9 +242,9 @@ def _resolved(pod: Pod, found: Sequence[Rule], edits: Iterable[Edit] = ()) -> Re
 
 
 def _excess(pod: Pod, found: Sequence[Rule]) -> str:
-    """Return why rules cannot be applied to so many terms; empty if they can.
+    """Return why a pod has too many terms for the rules; empty if it does not.
 
-    Every requirement is a patch operation for every term. The API server accepts 10,000.
+    Each requirement takes one patch operation per term. The API server accepts 10,000 operations.
     """
     terms = sum(map(bool, node_affinity.terms(pod) or ()))
     added = terms * len(_all_required(found))
@@ -257,7 +257,7 @@ def _excess(pod: Pod, found: Sequence[Rule]) -> str:
 
 
 def _shorter_tolerations(pod: Pod, found: Iterable[Rule]) -> Iterator[str]:
-    """Report tolerations of a pod that count instead of a rule's, because they come first."""
+    """Yield warnings about tolerations of a pod that precede a rule's, and are shorter."""
     bearing = [rule for rule in found if rule.tolerations]
     wanted = {one: rule for rule in bearing for one in rule.edits() if isinstance(one, Tolerate)}
     if not wanted:
@@ -279,10 +279,10 @@ def _shorter_tolerations(pod: Pod, found: Iterable[Rule]) -> Iterator[str]:
 
 
 def _conflict(pod: Pod, found: Sequence[Rule]) -> tuple[Rule, str] | None:
-    """Find the rule that contradicts the pod's own requirements, or an earlier rule's, and why.
+    """Return the first rule that contradicts the pod or an earlier rule, and why; None if none.
 
-    Such a rule rules out the last alternative of the pod's node affinity. Further rules leave no
-    more alternatives, so the rule is found by bisection.
+    That rule excludes the last alternative of the pod's node affinity. Later rules cannot add any,
+    so the rule is found by bisection.
     """
     if len(found) < 2 and not pod.node_selector and node_affinity.terms(pod) is None:
         return None  # no rule contradicts itself: `placement_checks` rejects that
@@ -300,7 +300,7 @@ def _conflict(pod: Pod, found: Sequence[Rule]) -> tuple[Rule, str] | None:
 
 
 def _first_possible(ways: Iterable[list[_Claim]], claims: Sequence[_Claim]) -> list[_Claim] | None:
-    """Return the first alternative that the claims of rules leave, with these claims."""
+    """Return the first alternative that the rules' claims allow, plus the claims; None if none."""
     by_key: dict[str, dict[Requirement, None]] = {}
     for one in _required(claims):
         by_key.setdefault(one.key, {})[one] = None
@@ -308,7 +308,7 @@ def _first_possible(ways: Iterable[list[_Claim]], claims: Sequence[_Claim]) -> l
         return None
     for way in ways:
         own = _required(way)
-        # Claims on other labels have been checked, and there may be many ways.
+        # Skip claims on other labels: they are checked above, and there may be many ways.
         keys = dict.fromkeys(one.key for one in own)
         if not node_affinity.impossible(
             [*own, *(one for key in keys for one in by_key.get(key, ()))]
@@ -318,7 +318,7 @@ def _first_possible(ways: Iterable[list[_Claim]], claims: Sequence[_Claim]) -> l
 
 
 def _ways(pod: Pod, keys: Collection[str]) -> list[list[_Claim]]:
-    """List the alternatives of a pod's node affinity, with the requirements on these labels."""
+    """Return the alternatives of a pod's node affinity, reduced to requirements on these labels."""
     selector = pod.node_selector
     selected = [Requirement(key, "In", (selector[key],)) for key in keys if key in selector]
     common = _claims("nodeSelector", selected)

@@ -1,6 +1,7 @@
-"""The checks of placement rules at startup. Pure.
+"""Startup checks of placement rules. Pure.
 
-A rule that can never match, or that no node can meet, would otherwise only show as Pending pods.
+Without them, Pending pods would be the only symptom of a rule that can never match, or that no node
+can meet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Placement rules of the configuration file, and the edits that each makes. Pure."""
+"""Placement rules from the configuration file, and their edits. Pure."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from holdfast.webhook.model.objects import Pod
 
 Weight = Annotated[int, msgspec.Meta(ge=1, le=100)]
 _MANY_TESTS = 20
-"""Tests of keys and lists of namespaces beyond which `expression` uses tables."""
+"""Number of tests, one per key and list of namespaces, above which `expression` uses tables."""
 
 Seconds = Annotated[int, msgspec.Meta(ge=-node_affinity.INT64_MAX - 1, le=node_affinity.INT64_MAX)]
 
@@ -109,13 +109,14 @@ class When(Args, frozen=True, omit_defaults=True):
 
 
 _Keys = Mapping[str, Mapping[tuple[str, ...] | None, Iterable[When]]]
-"""Selections by their key and their namespaces."""
+"""Selections, by key and namespaces."""
 
 
 def expression(whens: Iterable[When], pod: str) -> str:
-    """Return a CEL expression: one of these selects the pod, whose namespace is the request's.
+    """Return a CEL expression that is true if any of these selects the pod.
 
-    It tests each path and each key once: API servers limit an expression's length.
+    The pod's namespace is that of the request. The expression tests each path and each key once,
+    because API servers limit its length.
     """
     fields: dict[str, dict[str, dict[tuple[str, ...] | None, list[When]]]] = {}
     for when in whens:
@@ -140,10 +141,11 @@ def _one_by_one(keys: _Keys) -> str:
 
 
 def _by_tables(keys: _Keys) -> str:
-    """Write tables: API servers take time by the square of the number of tests to compile them.
+    """Return a CEL expression that looks up keys in tables.
 
-    There is a table for all namespaces and one for each list of them. Each maps a key to the
-    accepted values; no values accept any.
+    API servers need time proportional to the square of the number of tests to compile them. There
+    is one table for all namespaces, and one for each list of namespaces. Each maps a key to its
+    accepted values; an empty list accepts any value.
     """
     tables: dict[tuple[str, ...] | None, list[str]] = {None: []}
     for key, by_namespaces in keys.items():
@@ -159,13 +161,16 @@ def _by_tables(keys: _Keys) -> str:
     shown = ", ".join(f"{{{', '.join(entries)}}}" for entries in tables.values())
     accepts = "(tables[at][key] == [] || entries[key] in tables[at][key])"
     found = f"exists(key, key in entries && key in tables[at] && {accepts})"
-    # Going through the entries is faster, but takes minutes for a pod with 100,000 labels.
+    # Iterating over the entries is faster, but takes minutes for a pod with 100,000 labels.
     either = f"size(entries) < size(tables[at]) ? entries.{found} : tables[at].{found}"
     return f"[[{shown}]].exists(tables, {here}.exists(at, {either}))"
 
 
 def _test(value: str, namespaces: Iterable[str] | None, alike: Iterable[When]) -> str:
-    """Return a CEL expression: one of these, which have the same namespaces, accepts the value."""
+    """Return a CEL expression that is true if any of these accepts the value.
+
+    All of them have the same namespaces.
+    """
     values = _values(alike)
     tests = [] if values is None else [f"{value} in {cel.strings(values)}"]
     if namespaces is not None:
@@ -174,7 +179,7 @@ def _test(value: str, namespaces: Iterable[str] | None, alike: Iterable[When]) -
 
 
 def _values(alike: Iterable[When]) -> Collection[str] | None:
-    """Return the values that one of these accepts; None for any."""
+    """Return the values that any of these accepts; None if one accepts all values."""
     accepted = [when.accepted for when in alike]
     if None in accepted:
         return None
@@ -232,7 +237,7 @@ class Rule(Args, frozen=True, omit_defaults=True):
 
 
 class RuleBook:
-    """Rules, indexed by key and value: the cost of a pod does not grow with their number."""
+    """Rules, indexed by key and value; the cost per pod does not grow with their number."""
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
@@ -277,4 +282,4 @@ SPACE = Rule(
     when=When(annotation="type", equals="space"),
     require=(NodeRequirement(key="kubernetes.io/role", operator="In", values=("edge",)),),
 )
-"""The SpaceCloud scheduler plugin's rule: space workloads run on nodes at the edge."""
+"""The SpaceCloud scheduler plugin's rule: space workloads run on edge nodes."""

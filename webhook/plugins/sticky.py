@@ -1,12 +1,12 @@
 """sticky: return a virtual machine to the node that has its disks.
 
-The StickyVM scheduler plugin's rule: a VM that has once run on a node always returns to it, unless
-a person intervenes. Here it is node affinity, added when KubeVirt creates the VM's pod, and a
-finalizer, which keeps the pod until the controller has recorded its node.
+This is the StickyVM scheduler plugin's rule: once a VM has run on a node, it always returns to it,
+unless a person intervenes. When KubeVirt creates the VM's pod, the plugin adds node affinity, and a
+finalizer that keeps the pod until the controller has recorded its node.
 
-Pods that anybody else creates get nothing: owner references can be copied, and an answer that
-depended on them would reveal other people's VMs. Such a pod is rejected only if its creator may be
-KubeVirt in another namespace than a configured account's.
+Pods that anyone else creates are not edited: owner references can be copied, and a response that
+depended on them would reveal other users' VMs. Such a pod is rejected only if its creator may be
+KubeVirt, in a namespace other than that of the configured account.
 """
 
 from __future__ import annotations
@@ -40,16 +40,16 @@ from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 
 WEIGHT = 100
-"""Weight of a preferred node: the maximum."""
+"""Weight of a preferred node, the maximum."""
 _MAX_NAMED = 3
-"""Contradicting requirements that a message names."""
+"""Maximum number of contradicting requirements in a message."""
 
 T = TypeVar("T", Instance, VirtualMachine)
 _log = logging.getLogger("holdfast.plugins")
 
 
 class Sticky(Plugin):
-    """Reads pod, VMI and VM, and adds the VM's node and the finalizer to the pod."""
+    """Adds the recorded node of a VM, and the finalizer, to the VM's pods."""
 
     name = "sticky"
     args_type = StickyArgs
@@ -66,7 +66,7 @@ class Sticky(Plugin):
         self._record_keys = (args.node_annotation, kubevirt.STICKY_NODE_UID)
 
     def match(self, pod: str) -> str:
-        """Match pods of VMIs in the selected namespaces; a template has no owner."""
+        """Match pods of VMIs in the selected namespaces, but not templates, which have no owner."""
         if pod != cel.POD:
             return "false"
         test = cel.has_controller(kubevirt.GROUP, kubevirt.VMI, pod)
@@ -75,7 +75,7 @@ class Sticky(Plugin):
         return f"{test} && request.namespace in {cel.strings(self.args.namespaces)}"
 
     def concerns(self, pod: Pod) -> bool:
-        """Match pods of VMIs; a pod without a namespace may be in any."""
+        """Return whether a pod belongs to a VMI; without a namespace, it may be in any of them."""
         namespace = pod.metadata.namespace
         if namespace and not self._is_selected(namespace):
             return False
@@ -91,13 +91,13 @@ class Sticky(Plugin):
             _log.info("plugin sticky: KubeVirt is not installed; idle until it is")
 
     def may_have_finalizer(self, review: PodReview) -> bool:
-        """Allow the finalizer on KubeVirt's own launcher pods: `mutate` has added it."""
+        """Return whether a pod is a launcher pod of KubeVirt: `mutate` adds the finalizer."""
         if not _runs_vm(review.pod) or not self.concerns(review.pod):
             return False  # without waiting for a lookup
         return self._owner(review) is not None
 
     def mutate(self, pod: Pod, context: Context) -> Result:
-        """Add the finalizer, and the VM's node if one is recorded, to a pod of KubeVirt's."""
+        """Add the finalizer, and the VM's recorded node if any, to a pod that KubeVirt creates."""
         try:
             edits = self._find_edits(pod, context.review)
         except InvalidValueError as exc:
@@ -107,7 +107,7 @@ class Sticky(Plugin):
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject a new pod that lacks what `mutate` added, or whose VM has changed since.
 
-        A pod has two nodes if `mutate` ran twice and the VM's record changed in between.
+        A pod requires two nodes if `mutate` ran twice and the VM's record changed in between.
         """
         try:
             edits = self._find_edits(pod, context.review)
@@ -130,9 +130,9 @@ class Sticky(Plugin):
         return success() if edits else skip()
 
     def restore_match(self) -> str:
-        """Match updates by KubeVirt that erase the record of a VM of a pool.
+        """Match updates by KubeVirt that erase the record of a VM in a pool.
 
-        It overwrites all annotations of such a VM when the pool's template changes.
+        KubeVirt overwrites all annotations of such a VM when the pool's template changes.
         """
         before, after = (
             f"{cel.optional(one)}.orValue({{}})"
@@ -148,7 +148,7 @@ class Sticky(Plugin):
         return " && ".join(f"({test})" for test in tests)
 
     def restore(self, workload: Workload, old: Workload) -> Result:
-        """Set the VM's record again, as far as the update erases it."""
+        """Restore the annotations of the VM's record that the update erases."""
         erased = [
             key
             for key in self._record_keys
@@ -172,13 +172,13 @@ class Sticky(Plugin):
         return reject("; ".join(reasons)) if reasons else skip()
 
     def _ignored_record(self, vm: Workload, before: Mapping[str, str]) -> Sequence[str]:
-        """Reject a new node next to another VM's UID: a clone's record is ignored."""
+        """Return why a new node would be ignored: a clone's record has the UID of another VM."""
         key, own = self.args.node_annotation, vm.own
         node, uid = own.annotations.get(key, ""), own.annotations.get(kubevirt.STICKY_NODE_UID, "")
         if not node or node == before.get(key) or uid in {"", own.metadata.uid}:
             return ()
         if uid != before.get(kubevirt.STICKY_NODE_UID):
-            return ()  # both are written together, as by restoring a backup
+            return ()  # both have changed, such as by restoring a backup
         reason = (
             f"annotation {key}: {messages.quote(node)} would be ignored: "
             f"{kubevirt.STICKY_NODE_UID} is another VM's, copied by a clone: remove it in the same "
@@ -187,7 +187,7 @@ class Sticky(Plugin):
         return [reason]
 
     def _problem(self, key: str, value: str) -> str:
-        """Return what is wrong with a VM's annotation; empty if it is valid."""
+        """Return the problem with a VM's annotation; empty if it is valid."""
         invalid = f"annotation {key}: invalid value {messages.quote(value)}"
         if key == kubevirt.STICKY:
             return "" if value in {"true", "false"} else f'{invalid}: use "true" or "false"'
@@ -214,9 +214,9 @@ class Sticky(Plugin):
         return kubevirt.controller_of(review.pod.metadata, kubevirt.VMI)
 
     def _check_account(self, review: PodReview) -> None:
-        """Reject a VMI's pod of another account of virt-controller's name than a configured one.
+        """Raise InvalidValueError if a virt-controller other than the configured one made the pod.
 
-        Otherwise VMs would silently not return to their nodes. Raises InvalidValueError.
+        Otherwise, VMs would silently fail to return to their nodes.
         """
         creator, account = review.request.user_info.username, self.args.account
         if account in {AUTO, creator} or kubevirt.VIRT_CONTROLLER.fullmatch(creator) is None:
@@ -232,7 +232,7 @@ class Sticky(Plugin):
         return not self.args.namespaces or namespace in self.args.namespaces
 
     def _find_edits(self, pod: Pod, review: PodReview) -> Sequence[Edit]:
-        """Decide what a pod must have; nothing if its VM is not sticky.
+        """Return the edits that a pod must have; none if its VM is not sticky.
 
         Raises InvalidValueError if the VM cannot be determined, ClusterError if a lookup fails.
         """
@@ -267,9 +267,12 @@ class Sticky(Plugin):
         return (RequireNodes(there),)
 
     def _read(self, shape: type[T], kind: str, namespace: str, owner: OwnerReference) -> T:
-        """Read an owner without a cache, and check its UID."""
+        """Read an owner without the cache, and check its UID.
+
+        Raises InvalidValueError if it is gone, and ClusterError if the lookup fails.
+        """
         path = kubevirt.vmi_path if kind == kubevirt.VMI else kubevirt.vm_path
-        # The creator of a pod writes its owner references: they must not lead to another path.
+        # Owner references are user input: they must not lead to another API path.
         valid = syntax.is_namespace(namespace) and syntax.is_object_name(owner.name)
         found = self.handle.lookup.get(path(namespace, owner.name)) if valid else None
         read = None if found is None else msgspec.convert(found, shape)

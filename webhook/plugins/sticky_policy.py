@@ -1,4 +1,4 @@
-"""Which VMs are sticky, and which node is recorded for them."""
+"""Decides which VMs are sticky, and reads their recorded nodes."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class StickyArgs(Args, frozen=True):
 
 
 def recorded_node(vm: VirtualMachine, args: StickyArgs) -> str:
-    """Return the node that a VM has to return to; empty if none is recorded.
+    """Return the node to which a VM must return; empty if none is recorded.
 
     A record with another VM's UID was copied by a clone, and is ignored. A record without a UID
     was written by a person.
@@ -46,7 +46,7 @@ def recorded_node(vm: VirtualMachine, args: StickyArgs) -> str:
 
 
 def is_own_record(vm: VirtualMachine, args: StickyArgs) -> bool:
-    """Return whether the controller wrote the record, and nobody else confirmed it."""
+    """Return whether Holdfast is the only field manager of the record."""
     writers = vm.writers_of(args.node_annotation)
     return {one.manager for one in writers} == {FIELD_MANAGER}
 
@@ -54,9 +54,9 @@ def is_own_record(vm: VirtualMachine, args: StickyArgs) -> bool:
 def is_set_by_others(
     vm: VirtualMachine, args: StickyArgs, *, since: datetime | None = None
 ) -> bool:
-    """Return whether a person or program wrote the record, and not before a point in time.
+    """Return whether another person or program wrote the record, at or after `since`.
 
-    Nobody owns a record that was restored by the webhook, so that is none of these.
+    A record that the webhook restored does not have a field manager, and does not count.
     """
     if not vm.writers_of(args.node_annotation) or is_own_record(vm, args):
         return False
@@ -65,7 +65,7 @@ def is_set_by_others(
 
 
 def is_sticky(vm: VirtualMachine, args: StickyArgs) -> bool:
-    """Return whether a VM has to return to its node."""
+    """Return whether a VM must return to its node."""
     if args.namespaces and vm.metadata.namespace not in args.namespaces:
         return False
     chosen = vm.annotations.get(STICKY, "")

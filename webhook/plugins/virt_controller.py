@@ -1,7 +1,7 @@
-"""Which account creates the pods of VMs: that of KubeVirt's virt-controller.
+"""The account of KubeVirt's virt-controller, which creates the pods of VMs.
 
-KubeVirt's operator names the account `kubevirt-controller`, in the KubeVirt object's namespace.
-Anyone who owns a namespace may have an account of that name.
+KubeVirt's operator names the account `kubevirt-controller`, in the KubeVirt object's namespace. Any
+namespace owner can create an account of that name.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt
 
 AUTO = "auto"
-"""The argument that stands for the account in the namespace of the KubeVirt object."""
+"""The argument value that means the account in the KubeVirt object's namespace."""
 _MAX_AGE, _MAX_AGE_IF_DIFFERENT = 60.0, 5.0
-"""Seconds that an answer is used; less if it disagrees with a pod's creator."""
+"""Seconds that a lookup is cached; fewer if the account differs from a pod's creator."""
 
 
 class VirtController:
-    """Knows virt-controller's account. Safe to use from several threads."""
+    """Resolves the account of virt-controller. Thread-safe."""
 
     def __init__(self, account: str, handle: Handle) -> None:
         self._account = account
@@ -39,7 +39,10 @@ class VirtController:
         return any(username == self.account(age) for age in (_MAX_AGE, _MAX_AGE_IF_DIFFERENT))
 
     def match(self) -> str:
-        """Return the CEL expression that is true for requests of virt-controller, or its like."""
+        """Return a CEL expression that is true for requests of virt-controller.
+
+        With `auto`, it also matches accounts of that name in other namespaces.
+        """
         user = "request.userInfo.username"
         if self._account != AUTO:
             return f"{user} == {cel.string(self._account)}"
@@ -49,24 +52,24 @@ class VirtController:
         )
 
     def account(self, max_age: float = _MAX_AGE) -> str:
-        """Return the account, as it was at most so many seconds ago. Raises ClusterError."""
+        """Return the account, looked up at most `max_age` seconds ago. Raises ClusterError."""
         if self._account != AUTO:
             return self._account
         try:
             found = self._handle.lookup.get(kubevirt.INSTALLATIONS, max_age=max_age) or {}
         except ApiStatusError as exc:
-            # A 404 may come from a proxy.
+            # A 404 may come from a proxy: check with discovery that the kind is not served.
             if exc.status != 404 or discovery.lists(self._read, "kubevirts"):
                 raise
             found = {}
-        # There is one; KubeVirt refuses a second. Users who may create one anyway come later.
+        # KubeVirt rejects a second object. If a user creates one anyway, the oldest counts.
         items = sorted(found.get("items") or (), key=_created)
         if not items:
             return kubevirt.CONTROLLER_ACCOUNT
         return kubevirt.controller_account(items[0]["metadata"]["namespace"])
 
     def _read(self, path: str, kind: Any) -> Any:
-        """Read a path as a type. Raises ClusterError."""
+        """Return the object at an API path, converted to a type. Raises ClusterError."""
         found = self._handle.lookup.get(path, max_age=_MAX_AGE_IF_DIFFERENT)
         try:
             return msgspec.convert(found, kind)

@@ -76,9 +76,10 @@ class Window(HoldingPlugin):
     # --- admission -----------------------------------------------------------------------------
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:
-        """Read the windows. A new pod must not wait for longer than `maxDelay` for the next one.
+        """Parse the windows, and check that a new pod does not wait longer than `maxDelay`.
 
-        It is held even while the window is open: the window may close during another hold.
+        A pod is held even while the window is open, because it may close during another hold.
+        Raises InvalidValueError.
         """
         found = self._read(pod)
         if not is_new(context):
@@ -99,7 +100,7 @@ class Window(HoldingPlugin):
         return ()
 
     def _read(self, pod: Pod) -> Windows:
-        """Read a pod's windows. Raises InvalidValueError, which names the annotation."""
+        """Return a pod's windows. Raises InvalidValueError, which names the annotation."""
         text = pod.annotations.get(KEY, "")
         named = self._named.get(text)
         if named is not None:
@@ -117,7 +118,10 @@ class Window(HoldingPlugin):
             raise InvalidValueError(f"annotation {KEY}: {exc}{messages.shorten(known)}") from None
 
     def wait_ms(self, pod: Pod, context: Context) -> int | None:
-        """Return how long pods wait that are created now, in whole minutes; not for a CronJob."""
+        """Return how long pods created now wait, in milliseconds, rounded up to whole minutes.
+
+        None for a CronJob, whose pods are created later, and if no window opens.
+        """
         workload, now_ms = context.review.workload, context.now_ms
         opens_ms = self._read(pod).next_open_ms(now_ms)
         later = workload is not None and workload.kind == "CronJob"
@@ -135,7 +139,7 @@ class Window(HoldingPlugin):
             windows = self._read(pod)
         except InvalidValueError as exc:
             return Wait(problem=f"{exc}: held until the annotation is corrected")
-        is_held_by_event = now_ms >= NEVER_MS  # by another plugin: it is not known until when
+        is_held_by_event = now_ms >= NEVER_MS  # by another plugin, until an unknown time
         opens_ms = windows.next_open_ms(pod.created_ms if is_held_by_event else now_ms)
         if opens_ms is None:
             return Wait(problem=_NEVER)
@@ -148,9 +152,9 @@ class Window(HoldingPlugin):
         return Wait(starts_ms, opens if opens_ms > now_ms else "is open; the jitter has to pass")
 
     def opening(self, pod: Pod, now_ms: int) -> str:
-        """Describe the next opening of a pod's windows, or their end if they are open.
+        """Describe when a pod's windows open next, or when they close if they are open.
 
-        The time is also in their own zones. Raises InvalidValueError.
+        The time is in UTC, and in the time zones of the windows. Raises InvalidValueError.
         """
         windows = self._read(pod)
         at_ms = windows.next_open_ms(now_ms)
@@ -161,7 +165,7 @@ class Window(HoldingPlugin):
         return _state(windows, now_ms) + (f" ({', '.join(local)})" if local else "")
 
     def states(self, now_ms: int) -> dict[str, str]:
-        """Describe whether each configured window is open, by its name."""
+        """Return a description of the state of each configured window, by name."""
         return {name: _state(one, now_ms) for name, one in self._named.items()}
 
 
@@ -180,10 +184,11 @@ def _local(at_ms: int, zone: tzinfo) -> str:
 
 
 def _with_jitter(pod: Pod, windows: Windows, open_ms: int) -> int:
-    """Return when a pod may start in the window that is open at a time.
+    """Return when a pod may start in the window that is open at `open_ms`.
 
-    The jitter of pods that have waited for the window counts from its opening, and ends with it. A
-    pod that was created while the window was open has waited for its jitter by then.
+    For pods that waited for the window, the jitter counts from its opening, and does not exceed its
+    end. Pods that were created while the window was open get no further jitter: the delay plugin
+    has already applied it.
     """
     jitter = pod.annotations.get(JITTER)
     if jitter is None:

@@ -1,6 +1,6 @@
-"""Building ValidatingAdmissionPolicies from CEL checks. Pure.
+"""Builders for ValidatingAdmissionPolicies with CEL checks. Pure.
 
-An expression that fails rejects the request, so optional fields are read with `?`.
+An error in an expression rejects the request, so optional fields are read with `?`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -28,10 +28,10 @@ ADDED_BY_OTHERS = (
     "node.kubernetes.io/unreachable",
     "node.kubernetes.io/memory-pressure",
 )
-"""Tolerations that the API server's own plugins add to pods, also during an update.
+"""Tolerations that the API server's admission plugins add to pods, even during an update.
 
-DefaultTolerationSeconds adds the first two, PodTolerationRestriction the last. They are added to
-the controller's patch, and must not make it fail.
+DefaultTolerationSeconds adds the first two, PodTolerationRestriction the last. The plugins also add
+them to the controller's patches, which must not fail because of this.
 """
 
 
@@ -44,7 +44,7 @@ class Check:
     message_expression: str = ""
 
     def as_object(self) -> Object:
-        """Return it in the API's form."""
+        """Return the validation as in the API."""
         written = {"expression": self.expression, "message": self.message, "reason": "Forbidden"}
         if self.message_expression:
             written["messageExpression"] = self.message_expression
@@ -52,13 +52,13 @@ class Check:
 
 
 def manifest(objects: Iterable[Object]) -> str:
-    """Write objects as YAML, with expressions as literal blocks."""
+    """Return objects as YAML, with expressions as literal blocks."""
     return yaml.dump_all(objects, Dumper=_Dumper, sort_keys=False, width=100, explicit_start=True)
 
 
 @dataclass(frozen=True, slots=True)
 class InstallationNames:
-    """The names by which the policies know an installation."""
+    """The names that identify an installation in the policies."""
 
     namespace: str = OWN_NAMESPACE
     account: str = ACCOUNT
@@ -78,7 +78,7 @@ class InstallationNames:
 
 
 def by_controller(where: InstallationNames) -> tuple[str, str]:
-    """Return the condition that matches the controller's own requests only."""
+    """Return the condition that only matches the controller's requests."""
     return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
 
 
@@ -93,7 +93,7 @@ def make_policy(
 ) -> Object:
     """Build a policy that rejects a request if a check fails or cannot be evaluated.
 
-    It is for what `rule`, or one of the rules in `also`, matches.
+    It applies to requests that match `rule` or one of the rules in `also`.
     """
     condition_name, condition_expression = condition
     spec: Object = {
@@ -125,7 +125,7 @@ def _object(kind: str, name: str, spec: Object) -> Object:
 
 
 def make_rule(group: str, resources: list[str], operations: list[str]) -> Object:
-    """Build a rule; with defaults written out, applying it again changes nothing."""
+    """Build a rule. Its defaults are explicit, so applying it again changes nothing."""
     return {
         "apiGroups": [group],
         "apiVersions": ["v1"],
@@ -136,7 +136,7 @@ def make_rule(group: str, resources: list[str], operations: list[str]) -> Object
 
 
 def fixed(paths: Iterable[str], may_not: str) -> list[Check]:
-    """Check that an update does not change these fields; `may_not` starts the message."""
+    """Return checks that an update does not change these fields; `may_not` starts the messages."""
     return [
         Check(f"{_field('object', path)} == {_field('oldObject', path)}", f"{may_not} {path}")
         for path in paths
@@ -146,8 +146,8 @@ def fixed(paths: Iterable[str], may_not: str) -> list[Check]:
 def entries_kept(field: str, exempt: str) -> str:
     """Test that no entry of `annotations` or `labels` is changed, except where `key` is exempt.
 
-    Comparing entries takes time and cost by the square of their number, comparing whole maps next
-    to nothing. So a map with too many entries must not change at all.
+    The time and cost of comparing entries grow with the square of their number; comparing whole
+    maps costs next to nothing. A map with too many entries therefore must not change at all.
     """
     same = f"object.metadata.?{field}[?key] == oldObject.metadata.?{field}[?key]"
     entries = {one: f"{one}.metadata.?{field}.orValue({{}})" for one in ("object", "oldObject")}
@@ -159,12 +159,15 @@ def entries_kept(field: str, exempt: str) -> str:
 
 
 def equal(path: str) -> str:
-    """Test that a field is not changed; first, as it costs least."""
+    """Test that a field is not changed. Put it first, because it costs least."""
     return f"object.{path} == oldObject.{path}"
 
 
 def part(whole: str, field: str, *, empty: str) -> str:
-    """Return a field, or `empty` if it is absent or null; dyn() avoids type errors."""
+    """Return the expression for a field, or for `empty` if it is absent or null.
+
+    dyn() avoids type errors.
+    """
     return (
         f"[dyn({whole}).?{field}.orValue(null)]\n"
         f"  .map(part, part == null ? dyn({empty}) : part)[0]"
@@ -182,7 +185,7 @@ def tolerations_kept() -> str:
 
 
 def annotation(owner: str, key: str) -> str:
-    """Return the expression of an optional annotation; the key is an expression as well."""
+    """Return the expression for an optional annotation; `key` is a CEL expression, too."""
     return f"{owner}.metadata.?annotations[?{key}]"
 
 
@@ -192,7 +195,7 @@ def _field(owner: str, path: str) -> str:
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML with multi-line texts as blocks."""
+    """Dumps YAML with multi-line strings as literal blocks."""
 
 
 def _text(dumper: yaml.SafeDumper, text: str) -> yaml.ScalarNode:

@@ -1,7 +1,7 @@
 """CEL expressions about pods for the policies. Pure.
 
-The API server limits what an expression may cost. Tenants write pods that are as large as possible,
-so an expression compares whole fields first, and never two lists entry by entry.
+The API server limits the cost of an expression. Tenants may create pods of the maximum size, so an
+expression compares whole fields first, and never two lists entry by entry.
 """
 
 from collections.abc import Sequence
@@ -13,26 +13,26 @@ from holdfast.webhook.model.objects import KUEUE_GROUP, REVISION_LABEL
 from holdfast.webhook.policies.builder import annotation, equal
 
 RELEASE_GROUP, RELEASE_RESOURCE = DOMAIN, "holds"
-"""The resource of the rights to release and to approve, which exists in RBAC rules only."""
+"""The resource for the verbs `release` and `approve`, which exists in RBAC rules only."""
 
 DECIDING_LABELS = (KUEUE_GROUP, REVISION_LABEL, "pod-template-hash")
-"""Labels that decide about jitter and `delay-from`; by the last, another ReplicaSet takes a pod."""
+"""Labels that affect jitter and `delay-from`; the last lets another ReplicaSet adopt a pod."""
 _ADOPTERS = "system:kube-controller-manager", "system:serviceaccount:kube-system:"
-"""The user, or the prefix of the users, as which the controllers of Kubernetes adopt pods."""
+"""The user name, or user name prefix, of the Kubernetes controllers that adopt pods."""
 
 _HINT_PARTS = ("not-before", "jitter")
 """Parts of a hint that are not annotation keys."""
 _MAX_HINT_PARTS = 50
-"""More parts than a hint has; one of 100,000 would exceed the budget of every update."""
+"""More parts than a real hint has; a hint of 100,000 would exceed the budget of every update."""
 
 
 def gates(pod: str) -> str:
-    """Return the expression of a pod's scheduling gates."""
+    """Return the expression for a pod's scheduling gates."""
     return f"{pod}.spec.?schedulingGates.orValue([])"
 
 
 def may(verb: str, namespace: str = "request.namespace", name: str = "request.name") -> str:
-    """Test a right on holds; last, because it costs a third of an expression's budget."""
+    """Test a verb on holds. Put it last, because it costs a third of an expression's budget."""
     return (
         f"authorizer.group({string(RELEASE_GROUP)}).resource({string(RELEASE_RESOURCE)})\n"
         f"  .namespace({namespace}).name({name})\n"
@@ -41,15 +41,14 @@ def may(verb: str, namespace: str = "request.namespace", name: str = "request.na
 
 
 def changes_a_hold(keys: Sequence[str]) -> str:
-    """Test whether an update changes a hold; cheapest first, as every update is tested."""
+    """Test whether an update changes a hold, cheapest test first: it runs on every update."""
     held = f"{gates('oldObject')}.exists(gate, {is_own('gate.name')})"
     return f"{held}\n&& ({taken()}\n|| {grown()}\n|| {moved()}\n|| {changed(keys)}.size() > 0)"
 
 
 def taken() -> str:
-    """Test whether gates of ours are removed; counting suffices, as an update cannot add gates."""
-    # Comparing names costs the square of their number: beyond the budget, nobody could update the
-    # pod.
+    """Test whether Holdfast gates are removed; counting suffices, as updates cannot add gates."""
+    # Comparing names has quadratic cost, and beyond the budget, nobody could update the pod.
     before, after = (
         f"{gates(version)}.filter(gate, {is_own('gate.name')}).size()"
         for version in ("oldObject", "object")
@@ -58,7 +57,7 @@ def taken() -> str:
 
 
 def grown() -> str:
-    """Test whether a pod gets so many annotations or labels that its release cannot change them.
+    """Test whether a pod gets too many annotations or labels for its release to change them.
 
     Its release would not be recorded, and a pace would not count it.
     """
@@ -91,9 +90,9 @@ def moved() -> str:
 
 
 def changes_containers(gate: str, approved_by: str) -> str:
-    """Test whether images of a pod change that asks for an approval, or waits further with one.
+    """Test whether containers change in a held pod that needs or has an approval.
 
-    The API server lets an update change nothing else in containers, but add ephemeral ones.
+    The API server only lets an update change images and add ephemeral containers.
     """
     held = gates("oldObject")
     return (
@@ -107,7 +106,7 @@ def changes_containers(gate: str, approved_by: str) -> str:
 
 
 def changed(keys: Sequence[str]) -> str:
-    """List the deciding annotations that change; the hint's key counts even if not configured."""
+    """List the deciding annotations that change, including unconfigured keys in the old hint."""
     others = strings((*_HINT_PARTS, *keys))
     return (
         f"(\n  {strings(keys)}\n"
@@ -119,7 +118,10 @@ def changed(keys: Sequence[str]) -> str:
 
 
 def only_own_removed(path: str, name: str = "") -> str:
-    """Test a list of names, or of objects with one: only names under our prefix are removed."""
+    """Test that a list changes only by the removal of names under our prefix.
+
+    `name` maps a list of objects to their names.
+    """
     old, new, own = (
         *(f"{one}.{path}.orValue([])" + name for one in ("oldObject", "object")),
         is_own("name"),
@@ -132,7 +134,7 @@ def only_own_removed(path: str, name: str = "") -> str:
 
 
 def label_removed() -> str:
-    """Test that `key` is the label of held pods, and that it is removed."""
+    """Test that `key` is the label of held pods and is removed."""
     return f"(key == {string(HELD_LABEL)}\n    && !(key in object.metadata.?labels.orValue({{}})))"
 
 

@@ -1,4 +1,4 @@
-"""Whether the guard refuses what it forbids, tried as a dry run."""
+"""Check, with a dry run, that the guard rejects a forbidden request."""
 
 import logging
 import math
@@ -19,10 +19,10 @@ _log = logging.getLogger("holdfast.guard")
 
 
 def refuses(api: Api, namespace: str) -> bool | None:
-    """Try, without storing it, what no user may do: approve in the name of another one.
+    """Return whether the guard rejects a dry-run approval in another user's name.
 
-    It is tried on a pod in this namespace, Holdfast's own; None if there is none. Raises
-    ClusterError.
+    The dry run patches a pod in `namespace`, which is Holdfast's. Returns None if the namespace has
+    no pods. Raises ClusterError.
     """
     pod = next(iter(listing.objects(api, listing.pods_path(namespace), Pod)), None)
     if pod is None:
@@ -32,7 +32,7 @@ def refuses(api: Api, namespace: str) -> bool | None:
     try:
         api.request("PATCH", pod_path(*pod.key), query=query, body=body, content_type=MERGE_PATCH)
     except ApiStatusError as exc:
-        # a user who has the controller's account meets its policy first
+        # the policy for the controller's account rejects that account first
         if not any(policy in str(exc) for policy in (APPROVAL, CONTROLLER_PODS)):
             raise
         return True
@@ -40,7 +40,7 @@ def refuses(api: Api, namespace: str) -> bool | None:
 
 
 def measure(api: Api, namespace: str, show: Callable[[float], None]) -> None:
-    """Show 1 if the guard refuses it, 0 if not, and NaN if it cannot be tried."""
+    """Call `show` with 1 if the guard rejects the dry run, 0 if not, NaN if it is not possible."""
     try:
         found = refuses(api, namespace)
     except ClusterError as exc:

@@ -1,9 +1,9 @@
-"""The policies that limit what users who may freeze a namespace may change in it. Pure.
+"""The policies that limit what users who may freeze a namespace can change in it. Pure.
 
-Freezing takes the verb `patch` on the namespace. RBAC alone would thereby also permit its labels,
-which select policies and Pod Security levels, annotations such as that of PodNodeSelector, and an
-owner that does not exist, for which the garbage collector deletes the namespace. A user who may
-also create roles could grant this verb, without the verb `freeze`, to another account.
+Freezing requires the verb `patch` on the namespace. RBAC alone would then also permit changes of
+its labels, which select policies and Pod Security levels, and of annotations such as
+PodNodeSelector's. A nonexistent owner would even make the garbage collector delete the namespace. A
+user who may also create roles could grant `patch` to another account without the verb `freeze`.
 """
 
 from holdfast.webhook.framework.cel import strings
@@ -14,13 +14,13 @@ from holdfast.webhook.policies.builder import Check
 FREEZE_POLICY = "holdfast-freeze"
 FREEZE_ROLES_POLICY = "holdfast-freeze-roles"
 FREEZE_VERB = "freeze"
-"""The verb on holds by which the role of users who freeze is recognized."""
+"""The verb on holds that identifies users who may freeze."""
 _FIXED = ("metadata.labels", "metadata.ownerReferences", "metadata.finalizers", "spec")
 _KEYS = (FREEZE, FREEZE_UNTIL)
 
 
 def _may_freeze_only(namespace: str) -> tuple[str, str]:
-    """Return the condition for users with the verb `freeze` who may not update a namespace.
+    """Return the condition that matches users who may freeze, but not update, a namespace.
 
     Accounts that may patch namespaces for another purpose are not affected.
     """
@@ -54,7 +54,7 @@ def freeze_policy() -> builder.Object:
 def freeze_roles_policy() -> builder.Object:
     """Build the policy for roles that grant `patch` on namespaces to other accounts.
 
-    Rules that a role has may stay: an admin may have granted the verb.
+    A role's existing rules may stay: an admin may have granted the verb.
     """
     resources = ["roles", "clusterroles"]
     granted = (

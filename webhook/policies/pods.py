@@ -1,19 +1,19 @@
-"""The guard: admission policies that protect holds, and limit the controller's account. Pure.
+"""The guard: admission policies that protect holds and limit the controller's account. Pure.
 
 Nine ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
 server evaluates them, so they also work while Holdfast is down:
 
-- `holdfast-hold`: removing our gate, or changing what decides, needs the verb `release`;
-- `holdfast-pace`: changing what a pace counts by needs the same verb, also after the release, and
-  so does creating a pod that counts without having waited;
-- `holdfast-approval`: approving or denying needs the verb `approve`, and the user's own name, and
-  changing the images or ephemeral containers of a pod that waits for or with an approval needs
-  that verb;
-- `holdfast-freeze`: users who may freeze a namespace may change nothing else in it;
-- `holdfast-freeze-roles`: nor may they create a role with which another account could;
-- `holdfast-controller-pods`: the fields of a pod that the controller may change, and the Helm
-  chart's uninstall Job;
-- `holdfast-controller-vms`: the same for a VM: the record of its node;
+- `holdfast-hold`: removing a Holdfast gate, or changing a hold, requires the verb `release`;
+- `holdfast-pace`: changing the label or annotations by which a pace counts requires the same verb,
+  even after the release, and so does creating a pod that counts without having waited;
+- `holdfast-approval`: approving or denying requires the verb `approve` and the user's own name.
+  Changing images or ephemeral containers of a held pod that needs or has an approval requires the
+  same verb;
+- `holdfast-freeze`: users who may freeze a namespace may not change anything else in it;
+- `holdfast-freeze-roles`: nor may they grant that right to another account with a role;
+- `holdfast-controller-pods`: the fields of a pod that the controller and the Helm chart's uninstall
+  Job may change;
+- `holdfast-controller-vms`: the same for VMs: only the record of the node;
 - `holdfast-controller-webhooks`: the webhooks that the controller may register;
 - `holdfast-controller-secrets`: the types and owners of the Secrets that the controller may write,
   and the owners of its Lease.
@@ -75,13 +75,13 @@ POLICIES = (
 """The names of all policies, and of their bindings."""
 
 RELEASE_VERB = "release"
-"""The right to release, granted by RBAC."""
+"""The RBAC verb for releasing pods."""
 APPROVE_VERB = "approve"
-"""The right to approve and deny, on the same resource."""
+"""The RBAC verb for approving and denying, on the same resource."""
 APPROVER = "holdfast-approver"
-"""The ClusterRole that grants it."""
+"""The ClusterRole that grants APPROVE_VERB; messages mention it."""
 RELEASER = "holdfast-releaser"
-"""The ClusterRole that grants it; messages name it."""
+"""The ClusterRole that grants RELEASE_VERB; messages mention it."""
 
 FIXED_FIELDS = (
     "metadata.ownerReferences",
@@ -92,15 +92,15 @@ FIXED_FIELDS = (
     "spec.activeDeadlineSeconds",
     "spec.terminationGracePeriodSeconds",
 )
-"""Fields that the API server lets an update change, but the controller never does.
+"""Fields that an update can change, but the controller never does.
 
 The API server itself protects the rest of a pod's spec (ValidatePodUpdate in its source).
 """
 
 MOVED = f"change its controlling owner or labels ({', '.join(expressions.DECIDING_LABELS)})"
-"""The description of such a change in the message of the policy `holdfast-hold`."""
+"""How the message of the policy `holdfast-hold` describes such a change."""
 NEW_NAME = "request.?name.orValue('')"
-"""The name of a pod that may be new: with `generateName`, the request has none."""
+"""The pod's name; empty for a new pod with `generateName`, whose request has no name."""
 COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 """The annotations by which a pace counts the pods that have its label."""
 
@@ -128,10 +128,10 @@ def policies(profiles: Profiles, installation: InstallationNames | None = None) 
 
 
 def deciding_keys(profiles: Profiles) -> list[str]:
-    """List the annotations that decide about a held pod: the plugins', the hint, the profile.
+    """Return the annotations that decide about a held pod: the plugins', the hint, the profile.
 
-    The default keys are always included: the controller releases a pod by them if its plugin is no
-    longer enabled.
+    The default keys are always included: the controller uses them to release a pod whose plugin is
+    no longer enabled.
     """
     configured = (key for plugin in profiles.plugins for key in plugin.keys)
     lasting = (NOT_BEFORE, JITTER, HELD_ANNOTATION, PROFILE_ANNOTATION, ALLOWED_ANNOTATION)
@@ -139,7 +139,7 @@ def deciding_keys(profiles: Profiles) -> list[str]:
 
 
 def recording_keys(profiles: Profiles) -> list[str]:
-    """List the annotations in which the controller records a VM's node."""
+    """Return the annotations in which the controller records a VM's node."""
     plugins = (plugin for plugin in profiles.plugins if isinstance(plugin, Sticky))
     keys = [plugin.args.node_annotation for plugin in plugins]
     return list(dict.fromkeys((*(keys or [kubevirt.STICKY_NODE]), kubevirt.STICKY_NODE_UID)))
@@ -148,9 +148,9 @@ def recording_keys(profiles: Profiles) -> list[str]:
 def _hold_policy(keys: Sequence[str]) -> Object:
     """Build the policy that protects held pods.
 
-    It includes `pods/status`, through which annotations can be changed as well. The right to
-    release is part of the match condition: a request that does not match costs the API server a
-    quarter of a matching one, and in a burst all requests are releases.
+    It also covers `pods/status`, through which annotations can be changed. The right to release is
+    checked in the match condition: a request that does not match costs the API server a quarter of
+    a matching one, and in a burst all requests are releases.
     """
     what = (
         "((variables.taken ? ['release it'] : [])\n"
@@ -192,10 +192,11 @@ def _hold_policy(keys: Sequence[str]) -> Object:
 
 
 def _pace_policy() -> Object:
-    """Build the policy that protects what a pace counts by, from before a pod's release.
+    """Build the policy that protects the label and annotations by which a pace counts pods.
 
-    Otherwise users could give their pods slots that others wait for, or keep slots occupied. The
-    webhook removes the label from a new pod without the gate, but is not called in all namespaces.
+    It applies before and after the release. Otherwise users could give their pods slots that others
+    wait for, or keep slots occupied. The webhook removes the label from a new pod without the gate,
+    but is not called in all namespaces.
     """
     label = f"metadata.?labels[?{string(pace_args.KEY)}]"
     changed = f"{annotation('object', 'key')} != {annotation('oldObject', 'key')}"
@@ -229,9 +230,9 @@ def _pace_policy() -> Object:
 def _approval_policy() -> Object:
     """Build the policy that protects the names of users who approve and deny.
 
-    It also protects them after the release, when they are a record. From new pods that ask for an
-    approval, the webhook removes copied ones. An admin may restore other pods that have them.
-    An approval also covers the images and ephemeral containers, until the pod has no gates.
+    It protects them even after the release, when they are a record. The webhook removes copied
+    names from new pods that need an approval; an admin may restore other pods that have them. An
+    approval also covers the images and ephemeral containers, until the pod has no gates.
     """
     who = "request.userInfo.username"
     is_new = "request.operation == 'CREATE'"

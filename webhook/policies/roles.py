@@ -1,4 +1,4 @@
-"""The role with which the controller follows the objects that pods wait for. Pure."""
+"""The role that lets the controller watch the objects that pods wait for. Pure."""
 
 from collections.abc import Iterable
 
@@ -35,13 +35,13 @@ subjects:
 
 
 def followed(profiles: Profiles) -> Iterable[WaitedKind]:
-    """Return the kinds that pods may wait for, without pods, which are followed anyway."""
+    """Return the kinds that pods may wait for, except pods, which are watched anyway."""
     kinds = (kind for one in profiles.plugins if isinstance(one, After) for kind in one.kinds)
     return dict.fromkeys(kind for kind in kinds if kind.qualified != "pods")
 
 
 def after_role(profiles: Profiles, namespace: str) -> str:
-    """Write the ClusterRole and its binding as YAML."""
+    """Return the ClusterRole and its binding as YAML."""
     rules = [
         _RULE.format(group=kind.group or '""', resource=kind.resource)
         for kind in followed(profiles)

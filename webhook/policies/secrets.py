@@ -1,10 +1,10 @@
 """The policy that limits the Secrets and the Lease that the controller may write. Pure.
 
-RBAC lets the controller write its two Secrets by name. With a stolen token, a Secret of one of
-these names could hold a token of another account, which does not expire: first the garbage
-collector deletes the present one, through an owner that does not exist. A finalizer on the Lease
-would keep the namespace from ending after Holdfast is removed. Labels, which nothing else limits,
-could leave no room in etcd for what the controller has to write.
+RBAC lets the controller write its two Secrets by name. With its token, an attacker could set a
+nonexistent owner on a Secret, which makes the garbage collector delete it, and then create one of
+the same name for a non-expiring token of another account. A finalizer on the Lease would block the
+deletion of the namespace after Holdfast is removed. Labels without a limit could use up the
+object's maximum size in etcd, and the controller could no longer write its data.
 """
 
 from holdfast.webhook.framework.cel import strings
@@ -20,9 +20,9 @@ _MOST_LABELS = 64
 
 
 def secrets_policy(where: builder.InstallationNames) -> builder.Object:
-    """Build the policy for the controller's Secrets: types, owners, and that they stay mutable.
+    """Build the policy that limits types, owners and labels of the controller's Secrets.
 
-    Owners and finalizers of its Lease do not change, either.
+    The Secrets stay mutable. Owners and finalizers of the Lease cannot change, either.
     """
     types = list(TYPES.values())
     kept = (
@@ -34,7 +34,7 @@ def secrets_policy(where: builder.InstallationNames) -> builder.Object:
     return builder.make_policy(
         CONTROLLER_SECRETS,
         rule=builder.make_rule("", ["secrets"], [*_WRITES]),
-        also=[{**leases, "resourceNames": [LEASE]}],  # not all those of nodes
+        also=[{**leases, "resourceNames": [LEASE]}],  # not the Leases of nodes
         condition=builder.by_controller(where),
         checks=[
             Check(

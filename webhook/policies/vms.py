@@ -1,10 +1,10 @@
-"""The policy that limits what the controller may change in a VM: its record's annotations. Pure.
+"""The policy that lets the controller change only its record's annotations in a VM. Pure.
 
-A policy sees a VM after KubeVirt's own mutating webhook. At every update that webhook fills in
-defaults and rewrites the whole spec in its version of the API (virtualmachines-mutator in
-virt-api's source): a VM that an older KubeVirt stored is changed even if the request only wrote an
-annotation. The policy therefore allows these defaults where a field was empty. Otherwise no record
-could be written on such a VM, and it would never start again.
+A policy sees a VM after KubeVirt's mutating webhook. On every update, that webhook fills in
+defaults and rewrites the whole spec in its API version (virtualmachines-mutator in virt-api's
+source). A VM that an older KubeVirt stored therefore changes even if the request only writes an
+annotation. The policy allows these defaults where a field was empty. Otherwise no record could be
+written on such a VM, and it would never start again.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,7 +68,7 @@ def _parts(version: str, owner: str) -> Iterator[tuple[str, str]]:
 
 
 def _spec_kept() -> Iterator[str]:
-    """Test the spec level by level, each without the parts that are tested separately."""
+    """Yield tests of the spec, level by level, each without the parts tested separately."""
     yield _pair("spec", "template", _VOLUMES)
     yield _volumes_kept()
     yield _pair("template", "metadata", "spec")
@@ -100,7 +100,7 @@ def _filled(name: str, field: str) -> str:
 
 
 def _volumes_kept() -> str:
-    """Test that the volume templates are the same; no two of a VM are equal."""
+    """Test that the volume templates are unchanged. A VM never has two equal templates."""
     meta_was, meta_is = (f"dyn({one}).?metadata.orValue({{}})" for one in ("was", "one"))
     return (
         "(variables.new_volumes == variables.old_volumes\n"

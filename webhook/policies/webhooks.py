@@ -13,10 +13,10 @@ from holdfast.webhook.policies.builder import Check
 from holdfast.webhook.registration import configurations
 
 _METADATA = {"ownerReferences": "[]", "finalizers": "[]", "annotations": "{}"}
-"""Metadata that a stolen token could turn against the configurations, and its value if it is unset.
-With an owner that does not exist, the garbage collector deletes a configuration, which nobody may
-create again; with an annotation, cert-manager's cainjector replaces the caBundle. Labels, too, can
-have a configuration pruned, by Argo CD for example."""
+"""Metadata that an attacker with the controller's token could abuse, and its value if unset. A
+nonexistent owner makes the garbage collector delete a configuration, which nobody may create again;
+an annotation makes cert-manager's cainjector replace the caBundle. Labels can also make other
+tools, such as Argo CD, prune a configuration."""
 _OF_PODS = "webhook.name.endsWith('pods.holdfast.dev') && "
 _SAME_LABELS = """\
 [object, oldObject].all(one, [object, oldObject].all(other,
@@ -108,8 +108,11 @@ def _bounds(may_only: str, names: Sequence[str], left_out: list[str]) -> list[Ch
 def _additions(
     may_only: str, may_not: str, names: Sequence[str], selectors: Selectors, left_out: list[str]
 ) -> list[Check]:
-    """Reject additions that the controller would take for an admin's, as existing ones may be."""
-    # While the API server handles a write, GKE Autopilot excludes its own namespaces, too.
+    """Return the checks that reject additions which the controller would mistake for an admin's.
+
+    Existing additions are allowed, because an admin may have made them.
+    """
+    # During a write, GKE Autopilot adds exclusions for GKE's namespaces.
     excludes = (
         "one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
         f"      && one.?values.orValue([]).all(name, name in {strings(left_out)}\n"
@@ -140,7 +143,7 @@ def _additions(
 def _selector(
     may_not: str, selector: str, configured: Mapping[str, Any], on: str = "", *, exempt: str = ""
 ) -> list[Check]:
-    """Check that a selector has only what is configured, exempt, or was there before."""
+    """Return checks that a selector only has configured, exempt or existing requirements."""
     labels, expressions = f"{selector}.matchLabels", f"{selector}.matchExpressions"
     listed = "".join(
         f"{_json([one['key'], one['operator'], *one.get('values', ())])}, "
@@ -161,17 +164,17 @@ def _selector(
 
 
 def _json(value: Any) -> str:
-    """Write texts, lists and maps as CEL, as the Helm chart's toJson does."""
+    """Return a string, list or map as CEL, in the same form as the Helm chart's toJson."""
     return msgspec.json.encode(value, order="sorted").decode()
 
 
 def _before(test: str) -> str:
-    """Test the old webhook of this name, `old`; false if there was none."""
+    """Test the old webhook of the same name as `old`; false if there was none."""
     return f"variables.before.exists(old, old.name == webhook.name\n      && {test})"
 
 
 def _each_of_ours(names: Sequence[str], test: str) -> str:
-    """Test each webhook, except unchanged ones with other names: an admin has written them."""
+    """Test each webhook, except unchanged ones with other names, which an admin has written."""
     return _each_webhook(
         f"(!(webhook.name in {strings(names)}) && webhook in variables.before)\n  || ({test})"
     )

@@ -1,7 +1,7 @@
-"""Build the webhook configurations. Pure: dictionaries out.
+"""Build the webhook configurations as dictionaries. Pure.
 
-The match conditions come from the plugins (`match`, `keys`). Pods without a request are never sent,
-so they cost nothing and are safe from an outage.
+The match conditions come from the plugins (`match`, `keys`). The API server never sends pods
+without a request, so they cost nothing, and an outage does not affect them.
 """
 
 import base64
@@ -59,7 +59,7 @@ class Registration:
     excluded_namespaces: tuple[str, ...] = EXCLUDED_NAMESPACES
 
     def configurations(self, profiles: Profiles) -> dict[str, Configuration]:
-        """Build both configurations, by API path."""
+        """Return both configurations, keyed by API path."""
         templates = [self._templates(profiles, *each) for each in _by_templates().items()]
         webhooks = {
             "mutating": [self._mutating(profiles), *self._vms(profiles)],
@@ -71,15 +71,21 @@ class Registration:
         }
 
     def _mutating(self, profiles: Profiles) -> Configuration:
-        """Hold and place pods at creation; without Holdfast, pods with a request are rejected."""
+        """Return the webhook that holds and places pods at creation.
+
+        If Holdfast is down, pods with a request are rejected.
+        """
         condition = conditions.create_condition(profiles)
-        # Only CREATE: a patch at an UPDATE could make a stored pod impossible to change.
+        # Only CREATE: a patch on UPDATE could make it impossible to change a stored pod.
         webhook = self._webhook("pods", ["CREATE"], _PODS, condition, profiles.selectors)
         # IfNeeded: another mutating webhook may change the pod after ours.
         return {**webhook, "reinvocationPolicy": "IfNeeded"}
 
     def _vms(self, profiles: Profiles) -> list[Configuration]:
-        """Restore the records of VMs; without Holdfast, updates that erase one are rejected."""
+        """Return the webhook that restores the records of VMs, if it is needed.
+
+        If Holdfast is down, updates that erase a record are rejected.
+        """
         condition = conditions.restore_condition(profiles)
         kinds = [(workloads.RESTORED.group, workloads.RESTORED.name)]
         selectors = Selectors(profiles.selectors.namespaces)
@@ -87,14 +93,20 @@ class Registration:
         return [] if condition == "false" else [webhook]
 
     def _pods(self, profiles: Profiles) -> Configuration:
-        """Validate pods that CEL cannot validate; on UPDATE only if one of our keys changes."""
+        """Return the webhook that validates pods that CEL cannot validate.
+
+        On UPDATE, it is called only if one of our keys changes.
+        """
         condition = conditions.by_operation(
             conditions.validate_condition(profiles), conditions.update_condition(profiles)
         )
         return self._webhook("validate.pods", _BOTH, _PODS, condition, profiles.selectors)
 
     def _keys(self, profiles: Profiles) -> list[Configuration]:
-        """Warn about pods with unknown keys, which must not depend on Holdfast."""
+        """Return the webhook that warns about pods with unknown keys, if it is needed.
+
+        These pods must not depend on Holdfast.
+        """
         condition = StrayKeys(profiles).match(cel.POD)
         webhook = self._webhook("keys.pods", _BOTH, _PODS, condition, profiles.selectors)
         return [] if condition == "false" else [{**webhook, "failurePolicy": "Ignore"}]
@@ -102,7 +114,7 @@ class Registration:
     def _templates(
         self, profiles: Profiles, templates: Sequence[str], resources: list[Resource]
     ) -> Configuration:
-        """Reject invalid values in templates; the pods are validated again."""
+        """Return the webhook that rejects invalid templates; their pods are validated again."""
         pods = [f"{cel.POD}.{template}" for template in templates]
         strays = StrayKeys(profiles)
         condition = conditions.any_of(
@@ -161,7 +173,7 @@ class Registration:
             **({"objectSelector": selectors.objects} if selectors.objects else {}),
             "failurePolicy": "Fail",
             "matchPolicy": "Equivalent",
-            # The webhook writes nothing: so `--dry-run=server` and `kubectl diff` work.
+            # The webhook writes nothing, so `--dry-run=server` and `kubectl diff` work.
             "sideEffects": "None",
             "timeoutSeconds": TIMEOUT_SECONDS,
             "admissionReviewVersions": ["v1"],
@@ -176,14 +188,14 @@ def digest(profiles: Profiles) -> str:
 
 
 def expressions(profiles: Profiles) -> dict[str, str]:
-    """Return the match conditions of all webhooks, by the names of the webhooks."""
+    """Return the match conditions of all webhooks, keyed by webhook name."""
     made = Registration(NAME, lambda _path: {}).configurations(profiles)
     webhooks = [webhook for one in made.values() for webhook in one["webhooks"]]
     return {one["name"]: one["matchConditions"][0]["expression"] for one in webhooks}
 
 
 def _by_templates() -> dict[tuple[str, ...], list[Resource]]:
-    """Group the workloads by the paths of their templates: one condition serves each group."""
+    """Return the workloads, grouped by template paths: each group shares one condition."""
     found: dict[tuple[str, ...], list[Resource]] = {}
     for resource in RESOURCES:
         found.setdefault(resource.paths, []).append(resource)
@@ -201,13 +213,19 @@ def paths(name: str) -> list[str]:
 
 
 def by_url(address: str, ca: bytes) -> Callable[[str], Mapping[str, Any]]:
-    """Reach the webhook at `host:port`, with a certificate of this CA (PEM)."""
+    """Return the `client_config` of a webhook that is reached at `host:port`.
+
+    `ca` is the CA of its certificate (PEM).
+    """
     bundle = base64.b64encode(ca).decode()
     return lambda url_path: {"url": f"https://{address}{url_path}", "caBundle": bundle}
 
 
 def by_service(namespace: str, name: str, ca: bytes | None) -> Callable[[str], Mapping[str, Any]]:
-    """Reach the webhook by its Service, port 443; without `ca`, cert-manager adds the caBundle."""
+    """Return the `client_config` of a webhook that is reached by its Service, on port 443.
+
+    Without `ca`, cert-manager adds the caBundle.
+    """
     bundle = {} if ca is None else {"caBundle": base64.b64encode(ca).decode()}
 
     def config(url_path: str) -> Mapping[str, Any]:

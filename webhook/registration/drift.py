@@ -21,7 +21,7 @@ def bundle_of(webhook: Mapping[str, Any]) -> bytes:
 
 
 def idle(desired: Configuration) -> Configuration:
-    """Disable the webhooks of a configuration."""
+    """Return a configuration with its webhooks disabled."""
     webhooks = [
         {**one, "matchConditions": [NOT_YET, *one["matchConditions"]]}
         for one in desired["webhooks"]
@@ -30,16 +30,16 @@ def idle(desired: Configuration) -> Configuration:
 
 
 def stale(found: Configuration, desired: Configuration) -> list[str]:
-    """List the paths of outdated webhooks and conditions of ours, the last first.
+    """Return the paths of our outdated webhooks and conditions, last first.
 
-    An apply does not remove them if another field manager has written them too.
+    An apply does not remove them if another field manager has also written them.
     """
     wanted = {one["name"]: one["matchConditions"] for one in desired["webhooks"]}
     paths: list[str] = []
     for place, one in enumerate(found.get("webhooks") or ()):
         if one["name"] not in wanted:
             paths += [f"/webhooks/{place}"] if one["name"].endswith(OWN_SUFFIX) else []
-        # The condition that kept the webhook idle has to go before it holds any pod.
+        # The webhook holds no pods until the condition that disables it is removed.
         elif NOT_YET not in wanted[one["name"]]:
             paths += [
                 f"/webhooks/{place}/matchConditions/{at}"
@@ -50,12 +50,12 @@ def stale(found: Configuration, desired: Configuration) -> list[str]:
 
 
 def holds(found: Any, wanted: Any, *, longer: bool = False) -> bool:
-    """Return whether `found` contains everything in `wanted`; additions of others are ignored.
+    """Return whether `found` contains everything in `wanted`; additions by others are ignored.
 
-    Lists of named items are compared by name, as the API server merges them. Outdated webhooks and
-    conditions of ours count as a difference. A selector may be narrower: GKE Autopilot excludes its
-    own namespaces from every webhook, and writes that again whenever it is removed. `longer` also
-    accepts a `NotIn` with more values than ours.
+    Lists of named items are compared by name, as the API server merges them. Our outdated webhooks
+    and conditions count as a difference. A selector may be narrower: GKE Autopilot excludes its
+    namespaces from every webhook, and restores that whenever it is removed. `longer` also accepts a
+    `NotIn` with more values than ours.
     """
     if isinstance(wanted, dict):
         return isinstance(found, dict) and all(
@@ -86,7 +86,7 @@ def _is_as_narrow(found: Any, wanted: list[Any], *, longer: bool) -> bool:
 
 
 def _excludes(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
-    """Return whether a `NotIn` excludes at least what another does."""
+    """Return whether a `NotIn` excludes at least the values of another."""
     values = found.get("values") or []
     return found | {"values": []} == wanted | {"values": []} and (
         wanted["operator"] == "NotIn" and set(values) >= set(wanted["values"])

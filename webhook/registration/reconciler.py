@@ -2,7 +2,7 @@
 
 The manifests contain both webhook configurations without webhooks. The leader fills them in once
 all replicas serve a certificate that the caBundle trusts and have the same configuration. After
-that it restores its own fields when others change them.
+that it restores its fields when others change them.
 """
 
 import enum
@@ -28,10 +28,10 @@ from holdfast.webhook.registration.writer import ConfigurationWriter
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 INTERVAL_SECONDS = 10.0
-"""Interval of reconciliation. Polling needs fewer permissions than a watch. The interval leaves
-time for requests that hang: a change is repaired within half a minute."""
+"""Interval of reconciliation. Polling needs fewer permissions than a watch. Even if requests hang,
+a change is repaired within half a minute."""
 STANDBY_SECONDS = 1.0
-"""Interval at which a controller that is not the leader, or does not know the time, looks again."""
+"""Interval while the controller is not the leader, or does not know the time."""
 
 _log = logging.getLogger("holdfast.publisher")
 
@@ -72,19 +72,19 @@ class WebhookReconciler:
         self._blocker = self._logged_blocker = ""
 
     def _begin(self) -> None:
-        """Forget what was seen and written: another leader may change it."""
+        """Reset all observations and writes: another leader may change the cluster."""
         self._writer.forget()
         self._trusted_since: dict[str, float] = {}
-        """When each CA, by fingerprint, was first in all registered caBundles, by `now`."""
+        """For each CA fingerprint, the time (by `now`) it was first in all registered caBundles."""
         self._is_published = False
 
     def run(self, stop: threading.Event) -> None:
-        """Reconcile until `stop` is set. Never raises because of the cluster."""
+        """Reconcile until `stop` is set. Cluster errors are logged, never raised."""
         while not stop.wait(INTERVAL_SECONDS if self.reconcile() else STANDBY_SECONDS):
             pass
 
     def reconcile(self) -> bool:
-        """Reconcile once; False if this controller is not the leader or does not know the time."""
+        """Reconcile once; return False if not the leader, or if the time is unknown."""
         seconds = self.server_time()
         if seconds is not None:
             self._steadiness.observe(seconds, self.now())
@@ -125,7 +125,7 @@ class WebhookReconciler:
                 asked=replicas_seen,
             )
             problems += [problem] if problem is not None else []
-        # Without any bundle no replica is trusted: an empty list would mean that all are.
+        # Without a bundle, no replica is trusted; an empty list would trust all replicas.
         trust = (bundles or [b""]) if bundle is None else [bundle]
         self._blocker = self._publish_blocker(now, trust, replicas_seen)
         problems += self._publish(live, bundle, may_publish=not self._blocker)
@@ -146,7 +146,7 @@ class WebhookReconciler:
                 problems.append(exc)
         are_correct = correct == len(self._paths)
         if not problems and len(live) == len(self._paths):
-            # A configuration that was just written was not correct before: it counts all the same.
+            # A configuration that was just written also counts, although it was not correct before.
             self._is_published = may_publish or are_correct
         self.metrics.registered.set(are_correct)
         blocker = "" if are_correct else self._blocker
@@ -164,7 +164,7 @@ class WebhookReconciler:
         *,
         may_publish: bool,
     ) -> bool:
-        """Update a configuration as far as allowed; True if it was correct already."""
+        """Update a configuration as far as allowed; return True if it was already correct."""
         if may_publish:
             return self._writer.write(path, desired, found)
         if bundle is None and not drift.ours(found):
@@ -173,10 +173,10 @@ class WebhookReconciler:
             self._writer.replace_bundle(path, found, bundle)
         return self._writer.is_correct(path, found, desired)
 
-    def _publish_blocker(  # noqa: PLR0911 - one for each
+    def _publish_blocker(  # noqa: PLR0911 - one for each reason
         self, now: datetime, trust: Sequence[bytes], replicas_seen: Sequence[Replica]
     ) -> str:
-        """Say why the match conditions must not be published yet; empty if they may."""
+        """Return the reason not to publish the match conditions yet; empty if there is none."""
         called = [one for one in replicas_seen if one.called]
         # API servers use the last name, SERVICE.NAMESPACE.svc
         names = self.service.dns_names[-1:]
@@ -186,10 +186,10 @@ class WebhookReconciler:
             if one.certificate is not None
             and all(rotation.serves(one.certificate, bundle, now, names) for bundle in trust)
         ]
-        # Anything else at an address of the Service has no say.
+        # Other servers at addresses of the Service are ignored.
         if any(one.conditions not in {self._digest, None} for one in trusted):
             return "replicas have a different configuration"
-        # They are restored even if a replica does not answer: pods must not stay unheld.
+        # Restore the conditions even if a replica does not respond: pods must not stay unheld.
         if self._is_published:
             return ""
         if not called:

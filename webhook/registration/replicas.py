@@ -1,7 +1,7 @@
-"""The webhook's replicas: the certificate and configuration of each.
+"""Query the webhook's replicas for their certificates and configurations.
 
-Each is asked at its own address, over TLS without verification: the caller judges the certificate.
-That needs only permission to list the Service's EndpointSlices.
+Each replica is queried at its address, over TLS without verification: the caller checks the
+certificate. This needs only permission to list the Service's EndpointSlices.
 """
 
 import socket
@@ -19,11 +19,11 @@ from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration.configurations import NAME
 
 TIMEOUT = 2.0
-"""Seconds for each step of a query: to connect, to agree on TLS, and to read the digest."""
+"""Seconds for each step of a query: connection, TLS handshake, and reading the digest."""
 AT_ONCE = 16
-"""Replicas queried in parallel, so that some that hang do not delay the others."""
+"""Replicas queried in parallel: replicas that hang must not delay the others."""
 MOST = 64
-"""Endpoints that are queried."""
+"""Maximum number of endpoints to query."""
 _REQUEST = b"GET /conditions HTTP/1.1\r\nHost: holdfast\r\nConnection: close\r\n\r\n"
 _ANSWER_LIMIT = 4096
 _DIGEST_LIMIT = 200
@@ -31,7 +31,7 @@ _DIGEST_LIMIT = 200
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """A replica and its answers; None if it did not answer."""
+    """A replica and its responses, which are None if it did not respond."""
 
     address: str
     called: bool
@@ -66,7 +66,7 @@ def ask_all(api: Api, service: Service) -> list[Replica]:
         (endpoint["addresses"][0], each["ports"][0]["port"], _called(endpoint))
         for each in slices(api, service.namespace, service.name)
         if each.get("ports") and each["ports"][0].get("port")
-        if each.get("addressType") != "FQDN"  # kube-proxy ignores these, and DNS takes long
+        if each.get("addressType") != "FQDN"  # kube-proxy ignores these, and DNS is slow
         for endpoint in each.get("endpoints") or ()
     ]
     with ThreadPoolExecutor(AT_ONCE, "replica") as pool:
@@ -74,7 +74,7 @@ def ask_all(api: Api, service: Service) -> list[Replica]:
 
 
 def slices(api: Api, namespace: str, service: str) -> Iterator[dict[str, Any]]:
-    """Read the EndpointSlices of a Service. Raises ClusterError."""
+    """Yield the EndpointSlices of a Service. Raises ClusterError."""
     path = api_path("discovery.k8s.io/v1", "endpointslices", namespace)
     query = {"labelSelector": f"kubernetes.io/service-name={service}"}
     return listing.objects(api, path, dict[str, Any], query)
@@ -97,7 +97,7 @@ def rolled_out(api: Api, service: Service) -> bool:
 
 def _called(endpoint: Mapping[str, Any]) -> bool:
     conditions = endpoint.get("conditions") or {}
-    # A replica that terminates is not ready, yet it is called as long as it serves.
+    # A terminating replica is not ready, but it is called while it serves.
     serving = conditions.get("serving")
     return bool(conditions.get("ready") is not False if serving is None else serving)
 
@@ -117,7 +117,7 @@ def _ask(service: Service, address: str, port: int, called: bool) -> Replica:  #
 def _context() -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.check_hostname = False
-    context.verify_mode = ssl.CERT_NONE  # the caller judges the certificate
+    context.verify_mode = ssl.CERT_NONE  # the caller checks the certificate
     return context
 
 
@@ -132,7 +132,7 @@ def _digest(service: Service, address: str, tls: ssl.SSLSocket) -> str | None:
 
 
 def read_digest(peer: socket.socket, now: Callable[[], float] = boot_time) -> str | None:
-    """Request the digest; None if it does not arrive in time, whatever else does."""
+    """Request and return the digest, or None if it does not arrive completely in time."""
     deadline, answer = now() + TIMEOUT, b""
     try:
         peer.sendall(_REQUEST)

@@ -1,8 +1,8 @@
-"""The Secrets of the CA and the leaf, reconciled as `holdfast.certs.rotation` decides.
+"""Reconcile the Secrets of the CA and the leaf, as decided by `holdfast.certs.rotation`.
 
-Writes never overwrite another process' changes: updates carry the resourceVersion, and a Secret is
-created by an apply without force under this process' own field manager. An apply is also the only
-way to create an object with permission for that name only.
+Writes never overwrite another process's changes. Updates carry the resourceVersion, and a Secret is
+created by an apply without force, with a field manager that is unique to this process. An apply is
+also the only way to create an object with permission for that name only.
 """
 
 import base64
@@ -26,7 +26,7 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 CA_SECRET, LEAF_SECRET = "holdfast-ca", "holdfast-tls"
 TYPES = {CA_SECRET: "Opaque", LEAF_SECRET: "kubernetes.io/tls"}
 MOST_STEPS = 6
-"""Writes per reconciliation: more than a bootstrap needs."""
+"""Maximum writes per reconciliation: more than a bootstrap needs."""
 
 _log = logging.getLogger("holdfast.certificates")
 
@@ -52,10 +52,10 @@ class CertificateSecrets:
         trusted: Mapping[str, timedelta],
         asked: Sequence[Replica],
     ) -> tuple[bytes, ClusterError | None]:
-        """Take all steps that are due; return the bundle to register, and why a write failed.
+        """Run all due steps; return the bundle to register, and the error of a failed write.
 
-        `now` is the API server's time, which has not been set for `known_for`. Raises ClusterError
-        if the Secrets cannot be read, or if another process wrote first.
+        `now` is the API server's time; its clock has not been set for `known_for`. Raises
+        ClusterError if the Secrets cannot be read, or if another process wrote first.
         """
         for _ in range(MOST_STEPS):
             secrets = {
@@ -79,15 +79,15 @@ class CertificateSecrets:
             try:
                 self._write(name, secrets[name], made)
             except ApiStatusError as exc:
-                # A conflict means that another leader wrote: read everything again. A bundle needs
-                # a CA whose key is stored, and has to keep those that replicas serve.
+                # After a conflict, another leader has written: read everything again. A bundle
+                # needs a CA with a stored key, and must keep CAs whose certificates are served.
                 if exc.status == 409 or Authority.read(observed.authority) is None:
                     raise
                 if step.action is Action.RETAIN:
                     observed = replace(observed, authority=made)
                 return self._bundle(observed), exc
             if step.action is Action.FORGET:
-                bundles = ()  # not registered again, although a replica may not answer
+                bundles = ()  # do not register it again, even if a replica does not respond
             self.metrics.certificate_writes.labels(step.action.name.lower()).inc()
             _log.info("Secret %s: %s (%s)", name, step.action.value, step.reason)
         return self._bundle(observed), None
@@ -112,8 +112,8 @@ class CertificateSecrets:
                     status=422,
                     reason="Invalid",
                 )
-            # `before` has the resourceVersion, so a change that others made meanwhile is not lost.
-            # The API server keeps its `managedFields`, and may not accept them as it sent them.
+            # `before` has the resourceVersion, so a concurrent change is not lost. The API server
+            # keeps its `managedFields`, and may reject them in the form in which it sent them.
             metadata = {**before["metadata"], "managedFields": None}
             body = msgspec.json.encode({**before, "metadata": metadata, "data": encoded})
             self.api.request("PUT", self._path(name), body=body)
@@ -129,7 +129,7 @@ class CertificateSecrets:
         self.api.request(
             "PATCH",
             self._path(name),
-            # The API server rejects longer names of field managers.
+            # The API server rejects longer field manager names.
             query={"fieldManager": f"holdfast-{self.identity}"[:128], "force": "false"},
             body=msgspec.json.encode(made),
             content_type=APPLY_PATCH,

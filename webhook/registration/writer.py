@@ -1,4 +1,4 @@
-"""Write the webhook configurations: ours as a whole, or the caBundle only."""
+"""Write the webhook configurations, either completely or only their caBundle."""
 
 import base64
 import logging
@@ -18,7 +18,7 @@ from holdfast.webhook.registration.configurations import Configuration
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 
 LARGE = 1 << 18
-"""Bytes of a configuration that only `managedFields` can have made so large."""
+"""Bytes that a configuration can only reach through `managedFields`."""
 
 _log = logging.getLogger("holdfast.publisher")
 
@@ -27,7 +27,7 @@ _log = logging.getLogger("holdfast.publisher")
 class ConfigurationWriter:
     """Writes webhook configurations while this controller is the leader.
 
-    Raises ApiStatusError if the API server refuses a write; `dry_run` returns these errors.
+    Raises ApiStatusError if the API server rejects a write; `dry_run` returns these errors.
     """
 
     api: Api
@@ -36,13 +36,16 @@ class ConfigurationWriter:
     _written: dict[str, Configuration] = field(init=False, default_factory=dict)
 
     def forget(self) -> None:
-        """Forget what was written: another leader may have changed it."""
+        """Forget earlier writes: another leader may have changed the configurations."""
         self._written = {}
 
     def dry_run(
         self, wanted: Mapping[str, Configuration], live: Mapping[str, Configuration]
     ) -> list[ClusterError]:
-        """Try to write the configurations if both differ: either both are published or neither."""
+        """Dry-run the writes if both configurations differ, and return the errors.
+
+        Either both configurations are published or neither.
+        """
         differing = {
             path: found
             for path, found in live.items()
@@ -57,13 +60,13 @@ class ConfigurationWriter:
         return problems
 
     def is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
-        """Return whether a configuration is as desired, or narrower by the choice of others."""
-        # A list of excluded namespaces that is longer than ours may be our own, from an earlier
-        # configuration: it is corrected once. If it is still longer then, others write it.
+        """Return whether a configuration is as desired, or was narrowed by others."""
+        # A list of excluded namespaces that is longer than ours may come from our earlier
+        # configuration, so it is corrected once. If it is longer again, others write it.
         return drift.holds(found, desired, longer=self._written.get(path) == desired)
 
     def write(self, path: str, desired: Configuration, found: Configuration) -> bool:
-        """Apply a configuration; True if it was correct already."""
+        """Apply a configuration; return True if it was already correct."""
         if self.is_correct(path, found, desired):
             return True
         if not self.leading():
@@ -72,7 +75,7 @@ class ConfigurationWriter:
         self._written[path] = desired
         self.metrics.registrations.inc()
         _log.info("%s: updated", path)
-        # An apply does not remove entries that another field manager owns, too.
+        # An apply does not remove entries that another field manager also owns.
         left = listing.decoded(applied, path, safe_json.ANY)
         unwanted = [{"op": "remove", "path": at} for at in drift.stale(left, desired)]
         if self._patch(path, left, unwanted):
@@ -92,22 +95,22 @@ class ConfigurationWriter:
     def _send(
         self, path: str, desired: Configuration, found: Configuration, query: Mapping[str, str]
     ) -> bytes:
-        # a leader that was suspended must not undo another's changes
+        # a suspended leader must not undo another leader's changes
         version = {"resourceVersion": found["metadata"]["resourceVersion"]}
         return self.api.request(
             "PATCH",
             path,
-            # Forced: our own fields are restored when others have changed them.
+            # Forced, to restore our fields after others have changed them.
             query={"fieldManager": FIELD_MANAGER, "force": "true", **query},
             body=msgspec.json.encode({**desired, "metadata": {**desired["metadata"], **version}}),
             content_type=APPLY_PATCH,
         )
 
     def _make_room(self, path: str, found: Configuration) -> bool:
-        """Reset `managedFields` if they leave no room in etcd for the webhooks; False if they do.
+        """Reset `managedFields` if they leave no room in etcd; return False if nothing was reset.
 
-        No policy sees them, so a stolen token can fill them. After other writes the API server
-        drops them by itself, but not for an apply.
+        No policy sees them, so a stolen token can fill them. The API server drops them on other
+        writes, but not on an apply.
         """
         if len(self.api.request("GET", path)) < LARGE:
             return False
@@ -116,7 +119,7 @@ class ConfigurationWriter:
         return self._patch(path, found, [reset])
 
     def replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
-        """Update the caBundle only, while the conditions must not be published."""
+        """Update only the caBundle, while the conditions must not be published."""
         encoded = base64.b64encode(bundle).decode()
         changes = [
             {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": encoded}
@@ -127,7 +130,7 @@ class ConfigurationWriter:
             _log.info("%s: updated caBundle", path)
 
     def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, Any]]) -> bool:
-        """Patch a configuration unless it has changed since it was read; False if nothing to do."""
+        """Patch the version of a configuration that was read; return whether a patch was sent."""
         if not changes or not self.leading():
             return False
         version = found["metadata"]["resourceVersion"]

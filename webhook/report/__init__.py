@@ -1,1 +1,1 @@
-"""Text and HTML of the commands and the status page, without I/O."""
+"""Text and HTML for the commands and the status page, without I/O."""

@@ -1,4 +1,4 @@
-"""Find pods in manifests that wait for each other by `holdfast.dev/after`. Pure."""
+"""Find pods in manifests that wait for each other through `holdfast.dev/after`. Pure."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from holdfast.webhook.report import preview
 from holdfast.webhook.report.preview import Document
 
 _Node = tuple[str, str]
-"""A namespace and an object, such as `deployment/web`."""
+"""A namespace, and an object such as `deployment/web`."""
 
 
 def find(documents: Iterable[Document], namespace: str) -> Sequence[str]:
@@ -47,7 +47,7 @@ def find(documents: Iterable[Document], namespace: str) -> Sequence[str]:
 
 
 def _target(part: str) -> str:
-    """Return the object of a part of the annotation, with the singular of its kind."""
+    """Return the object that a part of the annotation names, with its kind in the singular."""
     kind, _, name = part.strip().partition(":")[0].partition("/")
     return f"{kind.removesuffix('s')}/{name}"
 

@@ -1,4 +1,4 @@
-"""Explain why a pod is held: its annotations, the decision, its gates, what to do. Pure."""
+"""Explain why a pod is held: annotations, decision, gates, and what to do. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Section:
 
 
 def explain(facts: PodFacts, decider: ReleaseDecider) -> list[Section]:
-    """Explain a pod, most important first."""
+    """Return the sections that explain a pod, most important first."""
     pod = facts.pod
     held = None
     if held_pods.own_gates(pod):
@@ -98,7 +98,7 @@ def _unheld(pod: PodWithStatus) -> str:
 
 
 def _release(pod: PodWithStatus) -> str:
-    """Say when Holdfast released a pod, and who had approved it."""
+    """Return when Holdfast released a pod, and who approved it; empty if it did not."""
     at_ms = released_ms(pod.annotations, created_ms=pod.created_ms)
     if at_ms is None:
         return ""
@@ -149,7 +149,7 @@ def _meaning(key: str, facts: PodFacts, profile: Profile | None) -> str:
 
 
 def _effect(pod: Pod, plugin: Plugin | None) -> str:
-    """Say if a key was added to a pod that exists: gates are added at creation."""
+    """Return why a key that was added after the pod's creation has no effect; else empty."""
     if plugin is None or plugin.gate in pod.gates:
         return ""
     was_free = bool(held_pods.own_gates(pod)) or HELD_LABEL not in pod.labels
@@ -206,15 +206,15 @@ def _gates(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider
 
 
 def _removed_gates(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
-    """Name the gates that a pod had, and that someone else removed too early."""
+    """Yield the gates that someone else removed from a pod before they were due."""
     pod, profile = facts.pod, decider.profiles.select(facts.pod)
     if was_released(pod.annotations, created_ms=pod.created_ms):
         return
     if profile is None or kubevirt.controller_of(pod.metadata, kubevirt.VMI):
         return  # KubeVirt's pods may never have been held
     for plugin in profile.holding:
-        # Written with the gate. The label does not say of which plugin, so it only proves that the
-        # pod was held; the hint says that it was by the delay.
+        # Both are written with the gate. The label does not name a plugin, so it only proves that
+        # the pod was held. The hint proves that the delay held it.
         is_delay = plugin.gate == DELAY_GATE
         was_held = HELD_ANNOTATION in pod.annotations if is_delay else HELD_LABEL in pod.labels
         if not was_held or not plugin.concerns(pod):

@@ -29,20 +29,21 @@ from holdfast.webhook.report.pace_places import PacePlace, ordinal
 HEAD = ("NAME", "LEFT", "AGE", "OWNER", "HELD BY")
 HEAD_WIDE = (*HEAD, "DUE", "GATES", "PROFILE", "REMARK")
 _CELL_CHARACTERS = 40
-"""The length of a hold in the table, unless it is wide."""
+"""Maximum length of a hold in the table, except in wide output."""
 PATIENCE_MS = 5_000
-"""How late a release may be before it counts as a problem."""
+"""Lateness of a release, in milliseconds, above which it is a problem."""
 _SHOWN_CHARACTERS = 120
-"""Longer texts are cut: they are the creator's, and go to a terminal."""
+"""Maximum length of text that the pod's creator controls, because it goes to a terminal."""
 
 
 @dataclass(frozen=True, slots=True)
 class HeldPodSummary:
     """One held pod. Times are milliseconds since 1970, by the API server's clock.
 
-    `due_ms` is None if only a plugin knows when it will be released, but not before `earliest_ms`,
-    the time of plugin `earliest_by` or of a freeze. `open_ended` if it may be earlier. `place` is
-    the one in the line of its pace, or 0. `ended` says how a hold has ended; empty while it lasts.
+    `due_ms` is None if only a plugin knows the time of the release. The release is not before
+    `earliest_ms`, which plugin `earliest_by` or a freeze sets. `open_ended` means that the pod may
+    be due before `due_ms`. `place` is its place in line for its pace, or 0. `ended` says how the
+    hold has ended, and is empty while the pod is held.
     """
 
     namespace: str
@@ -62,7 +63,7 @@ class HeldPodSummary:
 
     @property
     def held_by(self) -> str:
-        """All its holds, on one line."""
+        """All holds, joined on one line."""
         return ", ".join(self.holds) or "nothing"
 
     def is_overdue(self, now_ms: int) -> bool:
@@ -70,7 +71,7 @@ class HeldPodSummary:
         return not self.ended and self.due_ms is not None and self.due_ms <= now_ms
 
     def remark_at(self, now_ms: int) -> str:
-        """Return what it waits for, with the time before which that does not matter."""
+        """Return what the pod waits for, and its earliest release time if that lies ahead."""
         if self.due_ms is not None or self.earliest_ms <= now_ms:
             return self.remark
         at = durations.canonical_instant(self.earliest_ms)
@@ -84,9 +85,9 @@ def held_pods(
     freeze_of: Callable[[str], Freeze | None] = lambda _: None,
     places: Mapping[ObjectKey, PacePlace] = MappingProxyType({}),
 ) -> list[HeldPodSummary]:
-    """List the pods that Holdfast holds, in order of their due time, or of its lower bound.
+    """Return the held pods, sorted by due time or its lower bound.
 
-    `freeze_of` returns the freeze of a namespace; `places` are those in the lines of paces.
+    `freeze_of` returns the freeze of a namespace. `places` are the pods' places in line.
     """
     found = [
         described(pod, decider, freeze_of(pod.metadata.namespace), places.get(pod.key))
@@ -107,7 +108,7 @@ def described(
     freeze: Freeze | None = None,
     place: PacePlace | None = None,
 ) -> HeldPodSummary:
-    """Describe a pod that has one of our gates, and may be in a frozen namespace."""
+    """Return the summary of a pod with a Holdfast gate. Its namespace may be frozen."""
     alone = decider.due(pod)
     due = extended(alone, freeze)
     unknown = unknown_gates(pod, decider)
@@ -136,19 +137,19 @@ def described(
 
 
 def own_gates(pod: Pod) -> list[str]:
-    """List Holdfast's gates on a pod."""
+    """Return Holdfast's gates on a pod."""
     return [gate for gate in pod.gates if gate.startswith(OWN_PREFIX)]
 
 
 def unknown_gates(pod: Pod, decider: ReleaseDecider) -> list[str]:
-    """List those of its gates whose plugin is not installed here."""
+    """Return Holdfast's gates on a pod whose plugin is not installed here."""
     profile = decider.profiles.select(pod)
     known = {plugin.gate for plugin in profile.holding} if profile else set()
     return [gate for gate in own_gates(pod) if gate not in {*known, DELAY_GATE}]
 
 
 def _holds(pod: Pod, freeze: Freeze | None) -> Iterator[str]:
-    """Name what holds a pod: its delay, the plugins of other gates, and a freeze."""
+    """Yield the holds of a pod: its delay, the plugins of other gates, and a freeze."""
     gates = sorted(own_gates(pod), key=lambda gate: gate != DELAY_GATE)
     yield from filter(None, (hold_of(gate, pod) for gate in gates))
     if freeze is not None:
@@ -156,7 +157,7 @@ def _holds(pod: Pod, freeze: Freeze | None) -> Iterator[str]:
 
 
 def hold_of(gate: str, pod: Pod) -> str:
-    """Name what one of our gates is for, with what the annotation of its plugin asks for."""
+    """Return the hold that a Holdfast gate stands for, with the value of its annotation."""
     if gate == DELAY_GATE:
         return asked(pod)
     name, text = gate.removeprefix(OWN_PREFIX), pod.annotations.get(gate)
@@ -167,7 +168,7 @@ def hold_of(gate: str, pod: Pod) -> str:
 
 
 def asked(pod: Pod) -> str:
-    """Return a pod's request in canonical form, or its hint if the request is invalid."""
+    """Return a pod's hold request in canonical form, or its hint if the request is invalid."""
     hint = pod.annotations.get(HELD_ANNOTATION, "")
     try:
         hint = format_hint(read_hold_request(pod.annotations, delay_keys(pod)))
@@ -177,7 +178,7 @@ def asked(pod: Pod) -> str:
 
 
 def delay_keys(pod: Pod) -> Sequence[str]:
-    """List the annotations that may carry its delay: the default ones, and the hint's."""
+    """Return the annotations that may set a pod's delay: the default keys, and the hint's."""
     keys = list(DELAY_KEYS)
     try:
         hinted = read_hint(pod.annotations.get(HELD_ANNOTATION, "")).delay_key
@@ -190,11 +191,11 @@ def owner(pod: Pod) -> str:
     """Return the pod's controller as `Kind/name`; empty if it has none."""
     owners = pod.metadata.owner_references or ()
     found = next((f"{one.kind}/{one.name}" for one in owners if one.controller), "")
-    return messages.shorten(found)  # the API server does not limit it
+    return messages.shorten(found)  # the API server does not limit its length
 
 
 def left(one: HeldPodSummary, now_ms: int) -> str:
-    """Format the time that is left for a pod."""
+    """Format the time left until the release of a pod."""
     if one.ended:
         return one.ended
     if one.due_ms is None and one.earliest_ms > now_ms:

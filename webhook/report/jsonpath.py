@@ -1,4 +1,4 @@
-"""The part of kubectl's JSONPath that reads fields of lists: paths, filters and templates. Pure."""
+"""A subset of kubectl's JSONPath: paths, filters, ranges and templates. Pure."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def render(template: str, document: Any) -> str:
 
 
 def text(values: Sequence[Any]) -> str:
-    """Format values: text unchanged, nothing for null, and everything else as JSON."""
+    """Format values: text unchanged, null as nothing, and everything else as JSON."""
     return " ".join(
         one if isinstance(one, str) else "" if one is None else json.dumps(one) for one in values
     )
@@ -83,7 +83,7 @@ def _rendered(parts: Sequence[re.Match[str]], document: Any, current: Any) -> st
 
 
 def _until_end(rest: list[re.Match[str]]) -> Iterator[re.Match[str]]:
-    """Take the parts of a range, up to its end."""
+    """Remove and yield the parts of a range, up to its end."""
     while rest and (part := rest.pop(0))["expression"] != "end":
         yield part
 
@@ -113,4 +113,4 @@ def _passes(item: Any, match: re.Match[str]) -> bool:
     try:
         return _TESTS[match["test"]](values[0], wanted)
     except TypeError:
-        return False  # they cannot be compared, such as text and a number
+        return False  # not comparable, such as text and a number

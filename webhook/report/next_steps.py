@@ -1,4 +1,4 @@
-"""What to do about a pod that is held, or that does not start. Pure."""
+"""Advice on a pod that is held or does not start. Pure."""
 
 from __future__ import annotations
 
@@ -32,20 +32,20 @@ class PodFacts:
     template: obstacles.Template | None = None
     """The template of the StatefulSet or DaemonSet that would create the pod again."""
     place: PacePlace | None = None
-    """Its place in the line of its pace."""
+    """Its place in line for its pace."""
     unserved: str = ""
-    """Why such pods are not sent to Holdfast."""
+    """Why pods like this one are not sent to Holdfast; empty if they are."""
 
 
 def contradiction(facts: PodFacts, decider: ReleaseDecider) -> str:
-    """Name requirements of a pod without a node that no node can meet together."""
+    """Return the requirements of an unscheduled pod that no node can meet together."""
     pod = facts.pod
     bound = pod.spec.node_name or pod.status.phase not in {"", "Pending"}
     return "" if bound else obstacles.contradiction(pod, decider.profiles.select(pod))
 
 
 def find(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) -> Iterator[str]:
-    """List what a user can do, for a pod that is held or not."""
+    """Yield what a user can do about a pod, whether it is held or not."""
     pod = facts.pod
     name = f"{pod.metadata.name} -n {pod.metadata.namespace}"
     if held is not None:
@@ -117,7 +117,7 @@ def _bound(facts: PodFacts) -> Iterator[str]:
 
 
 def _to_be_scheduled(facts: PodFacts, then: str) -> Iterator[str]:
-    """List what else keeps the pod from being scheduled."""
+    """Yield what to do about other obstacles to scheduling the pod."""
     pod = facts.pod
     others = [gate for gate in pod.gates if not gate.startswith(OWN_PREFIX)]
     if others:

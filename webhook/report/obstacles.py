@@ -1,4 +1,4 @@
-"""Find why a pod does not run as its user expects, apart from holds. Pure."""
+"""Reasons other than holds why a pod does not run as expected. Pure."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ NAME_FIELD = "metadata.name"
 
 @dataclass(frozen=True, slots=True)
 class Template:
-    """The present pod template of a pod's controller: its kind, name and annotations."""
+    """The current pod template of a pod's controller: its kind, name and annotations."""
 
     kind: str
     name: str
@@ -23,7 +23,7 @@ class Template:
 
 
 def contradiction(pod: Pod, profile: Profile | None) -> str:
-    """Name requirements that no node can meet together, and where they come from."""
+    """Return the requirements that no node can meet together, with their origins; else empty."""
     selected = [Requirement(key, "In", (value,)) for key, value in pod.node_selector.items()]
     terms = [term for term in node_affinity.terms(pod) or [()] if term or selected]
     clashes = [node_affinity.impossible([*selected, *term]) for term in terms]
@@ -55,7 +55,7 @@ def _origin(
 
 
 def differences(pod: Pod, template: Template, profile: Profile | None) -> list[str]:
-    """List the keys by which a pod was decided, and that its template has changed since."""
+    """Return the plugins' annotations whose value in the template now differs from the pod's."""
     keys = dict.fromkeys(key for one in (profile.plugins if profile else ()) for key in one.keys)
     new, old = template.annotations, pod.annotations
     return [

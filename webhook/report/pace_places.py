@@ -1,7 +1,7 @@
-"""The place of held pods in the lines of their paces, and how many pods start there. Pure.
+"""Places of held pods in line for their paces, and numbers of starting pods. Pure.
 
-The groups and the order are the plugin's. Only the controller knows which pods have been ready
-before, so a pod that is no longer ready counts as starting until its timeout.
+The pace plugin defines the groups and the order. Only the controller knows which pods were ready
+before, so here a pod that is no longer ready counts as starting until its timeout.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.pace.slots import GATE
 
 _SUFFIXES = "thstndrd"
-"""Those of 0 to 3."""
+"""The suffixes of 0 to 3."""
 
 
 @dataclass(frozen=True, slots=True)
 class PacePlace:
-    """The state of a held pod's pace; `number` is the place in the line, 0 if it is in none."""
+    """The state of a held pod's pace; `number` is the pod's place in line, or 0."""
 
     pace: NamedPace
     limits: Limits
@@ -39,7 +39,7 @@ class PacePlace:
 
     @property
     def replaces(self) -> str:
-        """The reason of the plugin where it does not know the other pods."""
+        """The reason from a plugin that does not know other pods, to replace with `str(self)`."""
         return f"{Pace.name}: {self.limits.words}"
 
     def __str__(self) -> str:
@@ -54,14 +54,14 @@ class PacePlace:
 
 @dataclass(frozen=True, slots=True)
 class PaceLines:
-    """Counts pods; `is_frozen` says whether no pod of a namespace is released now."""
+    """Finds pods' places in line; `is_frozen` returns whether a namespace is frozen now."""
 
     decider: ReleaseDecider
     now_ms: int
     is_frozen: Callable[[str], bool]
 
     def scopes(self, pods: Iterable[Pod]) -> set[str]:
-        """Name the namespaces whose pods count for the paces of held pods; empty for all."""
+        """Return the namespaces whose pods count for paces of held pods; `""` stands for all."""
         groups = self._groups()
         found = set()
         for pod in pods:
@@ -70,7 +70,10 @@ class PaceLines:
         return found
 
     def places(self, pods: Iterable[PacedPod], seen: str) -> Mapping[ObjectKey, PacePlace]:
-        """Find the places of the held ones of the pods of a namespace, or of all if it is empty."""
+        """Return the places of held pods. `pods` are all pods of namespace `seen`, held or not.
+
+        If `seen` is empty, they are all pods of the cluster.
+        """
         groups = self._groups()
         starting: Counter[GroupKey] = Counter()
         lines: dict[GroupKey, list[tuple[Rank, str]]] = defaultdict(list)
@@ -104,7 +107,7 @@ class PaceLines:
         return began_ms + member.timeout_ms > self.now_ms and pod.is_starting(member.pace.until)
 
     def _waits_since(self, pod: Pod) -> int | None:
-        """Return when a pod got into the line; None if another hold keeps it from that."""
+        """Return when a pod joined the line (ms); None while another hold or a freeze applies."""
         if self.is_frozen(pod.metadata.namespace):
             return None
         others = [SchedulingGate(gate) for gate in pod.gates if gate != GATE]
@@ -116,7 +119,7 @@ class PaceLines:
 
 
 def ordinal(number: int) -> str:
-    """Format a place: `1st`, `12th`, `23rd`."""
+    """Format a place in line: `1st`, `12th`, `23rd`."""
     last = number % 10 if number // 10 % 10 != 1 else 0
     at = 2 * last if last < len(_SUFFIXES) / 2 else 0
     return f"{number}{_SUFFIXES[at : at + 2]}"
@@ -126,7 +129,7 @@ def _find(groups: PaceGroups, pod: Pod) -> PaceMember | None:
     try:
         return groups.find(pod)
     except InvalidValueError:
-        return None  # it counts for no pace
+        return None  # it does not count for any pace
 
 
 def _numbers(lines: Iterable[list[tuple[Rank, str]]]) -> Iterator[tuple[str, int]]:

@@ -10,7 +10,7 @@ from holdfast.webhook.model.objects import Condition, Pod, PodSpec, PodStatus
 
 HOSTNAME = "kubernetes.io/hostname"
 _MAX_NAMED = 3
-"""Requirements that a message names."""
+"""Maximum number of requirements in a message."""
 
 
 class _MountingPodSpec(PodSpec, frozen=True):
@@ -24,7 +24,7 @@ class PodWithStatus(Pod, frozen=True, rename="camel"):
     status: PodStatus = PodStatus()
 
     def condition(self, kind: str) -> Condition | None:
-        """Return its condition of this type, or None."""
+        """Return the pod's condition of this type, or None."""
         return next((one for one in self.status.conditions or () if one.type == kind), None)
 
 
@@ -32,8 +32,8 @@ class PodWithStatus(Pod, frozen=True, rename="camel"):
 class NodeState:
     """Whether a node accepts a pod; `problem` says why not.
 
-    `excluded` is true if the pod or its volumes rule the node out, rather than the node itself;
-    `unchecked` if it is not known whether it accepts the pod.
+    `excluded` is true if the cause is the pod or its volumes, not the node. `unchecked` is true if
+    it is not known whether the node accepts the pod.
     """
 
     name: str
@@ -45,7 +45,7 @@ class NodeState:
 
 
 def node_state(name: str, node: Node | None, pod: Pod | None = None) -> NodeState:
-    """Describe whether a node accepts pods, or this pod."""
+    """Return whether a node accepts pods in general, or this pod."""
     if node is None:
         return NodeState(name, "the node does not exist", missing=True)
     if node.spec.unschedulable:
@@ -61,12 +61,12 @@ def node_state(name: str, node: Node | None, pod: Pod | None = None) -> NodeStat
 
 
 def not_ready(name: str, node: Node) -> NodeState:
-    """Describe a node that is not ready."""
+    """Return the state of a node that is not ready."""
     return NodeState(name, f"it is not ready ({node.not_ready})")
 
 
 def with_volume(state: NodeState, node: Node, claim: str, volume: PersistentVolume) -> NodeState:
-    """Add to a node's state that one of the pod's volumes cannot be reached from there."""
+    """Return the state, with a problem if the node cannot access this volume of the pod."""
     unmet = node_affinity.outside(volume.spec.node_affinity.required, node)
     if not unmet or state.problem:
         return state
@@ -83,7 +83,7 @@ class Pin:
 
 
 def pins(pod: Pod) -> Sequence[Pin]:
-    """List the nodes that a pod is restricted to; empty if it is not restricted."""
+    """Return the nodes that a pod is restricted to; empty if it is not restricted."""
     named = list(_pins_of_terms(pod))
     if named and None not in named:
         return list(dict.fromkeys(one for one in named if one))
@@ -92,7 +92,7 @@ def pins(pod: Pod) -> Sequence[Pin]:
 
 
 def _pins_of_terms(pod: Pod) -> Iterator[Pin | None]:
-    """Give None for a term that takes nodes of any name."""
+    """Yield the pins of each term; None for a term that does not restrict the node's name."""
     for term in node_affinity.terms(pod) or ():
         found = [
             one for one in term if one.operator == "In" and (one.is_field or one.key == HOSTNAME)

@@ -1,7 +1,7 @@
 """Preview manifests: run the pipeline on a file's pods and templates. Pure.
 
-A pod is reviewed as at creation. A workload is reviewed as at `kubectl apply`, then the pod that
-its controller would create from the template.
+A pod is reviewed as on creation. A workload is reviewed as on `kubectl apply`, and then the pod
+that its controller would create from the template.
 """
 
 import difflib
@@ -30,7 +30,7 @@ _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 @dataclass(frozen=True, slots=True)
 class Preview:
-    """The preview of an object, or of one of its templates: `before` and `after`."""
+    """The preview of an object or one of its templates, with the template `before` and `after`."""
 
     what: str
     steps: Sequence[trace.PluginStep] = ()
@@ -39,11 +39,11 @@ class Preview:
     before: Document | None = None
     after: Document | None = None
     unserved: str = ""
-    """Why pods that do not use it are not sent to Holdfast."""
+    """Why the pods, which do not use Holdfast, are not sent to it; empty if they are."""
 
     @property
     def diff(self) -> list[str]:
-        """The changes as a diff of YAML."""
+        """The changes, as a YAML diff."""
         if self.before is None or self.after is None:
             return []
         lines = difflib.unified_diff(_yaml(self.before), _yaml(self.after), lineterm="", n=2)
@@ -52,11 +52,11 @@ class Preview:
 
 @dataclass(frozen=True, slots=True)
 class OfflinePreview:
-    """Previews pods and workloads as if created now."""
+    """Previews pods and workloads as if they were created now."""
 
     pipeline: AdmissionPipeline
     namespace: str
-    """That of objects that name none."""
+    """The namespace of objects that do not set one."""
     now_ms: int
     scope: AdmissionScope = field(default_factory=AdmissionScope)
 
@@ -84,7 +84,7 @@ class OfflinePreview:
         return previews
 
     def _unserved(self, made: Preview, found: Sequence[Document], why: str) -> Preview:
-        """Say why pods are not sent to Holdfast, with a warning if they ask for something."""
+        """Return the preview of pods that are not sent to Holdfast; warn if they use it."""
         pods = [Pod.of(each) for each in found]
         if any(plugin.concerns(pod) for plugin in self.pipeline.profiles.plugins for pod in pods):
             return replace(made, warnings=[*made.warnings, f"not sent to Holdfast: {why}"])
@@ -104,7 +104,7 @@ class OfflinePreview:
     def _template(
         self, made: Preview, document: Document, before: Document, namespace: str
     ) -> Preview:
-        """Add to the preview of an object what becomes of its pod, or of those of a template."""
+        """Add the review of the pod, or of a template's pod, to the preview of an object."""
         if why := self.scope.why_not_served(namespace, Pod.of(before).labels):
             return self._unserved(made, [before], why)
         warnings = [*made.warnings]
@@ -124,7 +124,7 @@ class OfflinePreview:
             try:
                 checked = self.pipeline.validate(stored, now_ms=self.now_ms)
                 refusals += checked.reasons
-                # those of a template are there already
+                # the warnings of a template are already listed
                 of_pod = () if is_known(document) else checked.warnings
                 warnings += [one for one in of_pod if one not in warnings]
             except PluginFailedError as exc:
@@ -132,7 +132,7 @@ class OfflinePreview:
         return Preview(made.what, steps, refusals, warnings, before, _after(before, operations))
 
     def _with_openings(self, seen: trace.Trace, pod: Pod) -> Iterator[trace.PluginStep]:
-        """Add the next opening of its window to the step that holds a pod until then."""
+        """Yield the steps; a window step that holds the pod gets the next opening as its reason."""
         profile = self.pipeline.profiles.by_name.get(seen.profile)
         plugins = {one.name: one for one in profile.plugins} if profile else {}
         for step in seen.steps:
@@ -159,7 +159,7 @@ def concerns(document: Document) -> bool:
 
 
 def described(document: Document, namespace: str) -> str:
-    """Name an object: `Deployment default/web`."""
+    """Return an object's kind, namespace and name: `Deployment default/web`."""
     metadata = metadata_of(document)
     name = metadata.get("name") or f"{metadata.get('generateName', '')}*"
     return f"{document.get('kind')} {metadata.get('namespace') or namespace}/{name}"
@@ -172,14 +172,14 @@ def metadata_of(document: Document) -> Document:
 
 
 def named(what: str, path: str, found: Sequence[Any]) -> str:
-    """Name a template of an object; if it is the only one, name the object."""
+    """Return the name of an object's template, or of the object if it has only one."""
     return f"{what} ({path})" if len(found) > 1 else what
 
 
 def templates(document: Document) -> Sequence[tuple[str, Document]]:
     """Return the pod or the pod templates of an object, with their paths.
 
-    The first one may be missing, and is empty then.
+    The first one is empty if it is missing.
     """
     found = [
         (at, part)
@@ -192,7 +192,7 @@ def templates(document: Document) -> Sequence[tuple[str, Document]]:
 
 
 def _parts(found: Any, path: str, at: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield what is at a path, in which `[]` stands for each item of a list."""
+    """Yield each value at a path with its position; `[]` in the path stands for any list item."""
     step, _, rest = path.partition(".")
     if not step:
         yield at, found
@@ -208,7 +208,7 @@ def _parts(found: Any, path: str, at: str = "") -> Iterator[tuple[str, Any]]:
 
 
 def _paths(document: Document) -> Sequence[str]:
-    """Return the paths of an object's templates; of a pod, an empty one."""
+    """Return the paths of an object's templates; for a pod, an empty path."""
     group, kind = _kind(document)
     if (group, kind) == ("", "Pod"):
         return [""]
@@ -218,7 +218,7 @@ def _paths(document: Document) -> Sequence[str]:
 
 
 def is_known(document: Document) -> bool:
-    """Return whether Holdfast checks the template of an object's kind at `kubectl apply`."""
+    """Return whether Holdfast checks the template of this kind on `kubectl apply`."""
     return workloads.resource_of(*_kind(document)) is not None
 
 
@@ -228,7 +228,7 @@ def _kind(document: Document) -> tuple[str, str]:
 
 
 def _has_template(document: Document) -> bool:
-    """Return whether an object of an unknown kind has a pod template where most kinds have it."""
+    """Return whether an object of an unknown kind has a pod template at the usual path."""
     found: Any = document
     for step in (*workloads.TEMPLATE.split("."), "spec", "containers"):
         found = found.get(step) if isinstance(found, dict) else None
@@ -236,7 +236,7 @@ def _has_template(document: Document) -> bool:
 
 
 def unknown_kind(document: Document) -> str:
-    """Say what it means that Holdfast does not know a kind that has a pod template."""
+    """Return the warning about an unknown kind that has a pod template."""
     return (
         f"Holdfast does not know kind {document.get('kind')} of {document.get('apiVersion')}: its "
         "template is not checked at kubectl apply, only its pods when they are created"
@@ -244,7 +244,7 @@ def unknown_kind(document: Document) -> str:
 
 
 def _after(pod: Document, operations: Sequence[edits.Operation]) -> Document:
-    """Apply a patch to a pod that may have no spec."""
+    """Return a patched copy of a pod, which may lack a spec."""
     into_spec = any(operation["path"].startswith("/spec/") for operation in operations)
     whole = {**pod, "spec": pod.get("spec") or {}} if into_spec else pod
     made: Document = applied(whole, operations)

@@ -1,4 +1,4 @@
-"""Whether pods are sent to Holdfast at all, as `admission` in the configuration selects them."""
+"""The namespaces and pods that `admission` in the configuration selects."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -13,19 +13,19 @@ from holdfast.webhook.registration.configurations import EXCLUDED_NAMESPACES
 NAME_LABEL = "kubernetes.io/metadata.name"
 
 LabelsOf = Callable[[str], Mapping[str, str] | None]
-"""Returns the labels of a namespace, or None if they are not known."""
+"""Returns the labels of a namespace, or None if they are unknown."""
 
 
 @dataclass(frozen=True, slots=True)
 class AdmissionScope:
-    """The namespaces and pods that are sent to Holdfast, whose namespace is `own`."""
+    """The namespaces and pods that are sent to Holdfast; `own` is Holdfast's namespace."""
 
     selectors: Selectors = NO_SELECTORS
     labels_of: LabelsOf = lambda _: None
     own: str = OWN_NAMESPACE
 
     def why_not_served(self, namespace: str, labels: Mapping[str, str] | None = None) -> str:
-        """Say why a namespace, or a pod with these labels, is not served; empty if it is."""
+        """Return why a namespace, or a pod with these labels, is not served; empty if it is."""
         if namespace in {*EXCLUDED_NAMESPACES, self.own}:
             return f"Holdfast never serves namespace {namespace}"
         found = self.labels_of(namespace) if self.selectors.namespaces else None

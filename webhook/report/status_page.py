@@ -21,7 +21,7 @@ from holdfast.webhook.report.doctor.diagnosis import Level
 from holdfast.webhook.report.sticky_vms import StickyVm
 
 MOST_ROWS = 500
-"""Rows in a table, those due first; `holdfast list -A` shows all."""
+"""Maximum rows of a table, earliest due first; `holdfast list -A` shows all."""
 MOST_GROUPS = 100
 REFRESH_SECONDS = 10
 _SECOND_MS = 1_000
@@ -56,7 +56,7 @@ _HEALTH = {
 
 
 class Fact(NamedTuple):
-    """A name and its value, and whether that is healthy."""
+    """A named value, with its health as a level."""
 
     name: str
     value: str
@@ -65,7 +65,7 @@ class Fact(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class HeldPodRow:
-    """A row of the table of held pods. `owner` is empty if it is not known."""
+    """A row of the table of held pods. `owner` is empty if it is unknown."""
 
     pod: ObjectKey
     due_ms: int
@@ -76,14 +76,14 @@ class HeldPodRow:
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which pods a page shows: those of a namespace and of an owner in it, if not empty."""
+    """The pods that a page shows: those of a namespace and an owner in it, if not empty."""
 
     namespace: str = ""
     owner: str = ""
     is_paused: bool = False
 
     def link(self, text: str, **changes: object) -> str:
-        """Make a link to the page with another selection."""
+        """Return a link to the page with these changes to the selection."""
         shown = {"namespace": self.namespace, "owner": self.owner, "paused": self.is_paused}
         query = {name: value for name, value in {**shown, **changes}.items() if value}
         return f'<a href="/?{escape(urlencode(query))}">{escape(text)}</a>'
@@ -93,9 +93,9 @@ class Selection:
 class Status:
     """The content of the page.
 
-    `held` has the pods of the selected namespace, or all. `paces` has the numbers of starting and
-    waiting pods, and `windows` says of each configured window whether it is open. `machines` are
-    VMs and the nodes that they return to; None without KubeVirt.
+    `held` has the pods of the selected namespace, or all. `paces` maps each pace to its numbers of
+    starting and waiting pods, and `windows` maps each configured window to its state. `machines`
+    are VMs with their recorded nodes; None without KubeVirt.
     """
 
     server: str
@@ -110,7 +110,7 @@ class Status:
 
 
 def page(status: Status) -> bytes:
-    """Write the page."""
+    """Return the page as HTML."""
     selection = status.selection
     held = sorted(status.held, key=lambda one: (one.due_ms, one.pod))
     if selection.owner:
@@ -177,7 +177,7 @@ def _counts(
 
 
 def _groups(held: Sequence[HeldPodRow], selection: Selection, now_ms: int) -> Iterator[str]:
-    """Count the pods of each namespace, or in one namespace those of each owner."""
+    """Yield a table of held pods per namespace, or per owner in the selected namespace."""
     kind = "Owner" if selection.namespace else "Namespace"
 
     def name(one: HeldPodRow) -> str:
@@ -263,7 +263,7 @@ def _machine_row(one: StickyVm) -> tuple[Sequence[str], bool]:
 def _table(
     caption: str, head: Sequence[str], rows: Iterable[tuple[Sequence[str], bool]]
 ) -> Iterator[str]:
-    """Write a table of cells that are HTML already."""
+    """Yield a table. The cells must already be HTML."""
     cells = "".join(f'<th scope="col">{name}</th>' for name in head)
     title = f"<caption><h2>{escape(caption)}</h2></caption>"
     yield f"<table>{title}<thead><tr>{cells}</tr></thead><tbody>"

@@ -17,10 +17,10 @@ HEAD_WIDE = (*HEAD, "REMARK")
 
 @dataclass(frozen=True, slots=True)
 class StickyVm:
-    """A VM: the node that it returns to, and where it runs now.
+    """A VM: the node that it returns to, and the node where it runs now.
 
-    `loose` says why it is not sticky; empty if it is. `differs`: it runs on another node than the
-    recorded one, and nobody has chosen that.
+    `loose` is the reason why it is not sticky, and is empty if it is. `differs` means that it runs
+    on another node than the recorded one, and that only Holdfast has written the record.
     """
 
     namespace: str
@@ -35,12 +35,15 @@ class StickyVm:
 
     @property
     def is_sticky(self) -> bool:
-        """Whether it returns to its node."""
+        """Whether the VM returns to its node."""
         return not self.loose
 
 
 def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None) -> StickyVm:
-    """Describe a VM and its VMI, if it runs; `args` is None if the plugin does not run for it."""
+    """Return the summary of a VM and its VMI, if it runs.
+
+    `args` is None if the sticky plugin does not run for its pods.
+    """
     node = messages.shorten(sticky_policy.recorded_node(vm, args)) if args else ""
     runs_on = vmi.status.node_name if vmi is not None and runs(vm, vmi) else ""
     is_node = syntax.is_object_name(runs_on)
@@ -56,7 +59,7 @@ def described(vm: VirtualMachine, vmi: Instance | None, args: StickyArgs | None)
         loose=not_sticky,
         runs_on=runs_on,
         remark=_remark(vm, args) if args else "",
-        # a message then has a command with the name, which users copy into a shell
+        # a message puts the node into a command that users copy, so it must be a valid name
         differs=is_node and not (not_sticky or by_others) and node not in {"", runs_on},
         created_ms=None if created is None else int(created.timestamp()) * 1_000,
         is_starting=bool(waiting_start(vm, vmi)),
@@ -70,7 +73,7 @@ def runs(vm: VirtualMachine, vmi: Instance) -> bool:
 
 
 def waiting_start(vm: VirtualMachine, vmi: Instance | None) -> str:
-    """Say that a changed record does not apply to a start that is waiting; empty if none is."""
+    """Return why a changed record does not apply to a pending start; empty if none is pending."""
     if vmi is None or not runs(vm, vmi) or vmi.status.node_name:
         return ""
     namespace, name = vm.key
@@ -81,12 +84,12 @@ def waiting_start(vm: VirtualMachine, vmi: Instance | None) -> str:
 
 
 def next_pod(vm: TemplatedMachine, vmi: Instance | None) -> Pod:
-    """Return the pod of a VM's next run, as far as the choice of a profile needs it."""
+    """Return the pod of a VM's next run, with the fields that select its profile."""
     return kubevirt.pod_of(vmi) if vmi is not None and runs(vm, vmi) else vm.next_pod
 
 
 def loose(vm: VirtualMachine, args: StickyArgs | None) -> str:
-    """Say why a VM is not sticky; empty if it is."""
+    """Return why a VM is not sticky; empty if it is."""
     if args is None:
         return "the sticky plugin does not run for its pods in this configuration"
     if sticky_policy.is_sticky(vm, args):
@@ -138,7 +141,7 @@ def document(one: StickyVm) -> dict[str, Any]:
 
 
 def shown(one: StickyVm, node: NodeState | None, *, required: bool) -> list[str]:
-    """Describe where a VM runs and where it returns to; `required`: nowhere else."""
+    """Return lines about a VM's current and recorded nodes; `required` excludes all others."""
     idle = "is starting: its pod waits to be scheduled" if one.is_starting else "is not running"
     lines = [f"runs on {one.runs_on}" if one.runs_on else idle]
     if one.loose:
@@ -162,7 +165,7 @@ def shown(one: StickyVm, node: NodeState | None, *, required: bool) -> list[str]
 
 
 def record(vm: VirtualMachine, node: str | None, args: StickyArgs) -> dict[str, Any]:
-    """Make the merge patch that records a node for exactly this VM, or clears the record.
+    """Return the merge patch that records a node for exactly this VM, or clears the record.
 
     Clearing keeps the UID, so that the controller does not record the current node again.
     """

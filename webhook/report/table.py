@@ -10,7 +10,7 @@ _UNITS = (("d", 86_400), ("h", 3_600), ("m", 60), ("s", 1))
 
 
 def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
-    """Format a table. A narrow terminal wraps long lines."""
+    """Return the lines of a table. A narrow terminal wraps long lines."""
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     return [_line(row, widths) for row in (head, *rows)]
 
@@ -21,7 +21,7 @@ def counted(number: int, thing: str) -> str:
 
 
 def some(names: Sequence[str], most: int) -> str:
-    """Name the first ones, and count the others: `a, b and 2 more`."""
+    """Join the first names, and count the others: `a, b and 2 more`."""
     shown = ", ".join(names[:most])
     return f"{shown} and {len(names) - most} more" if len(names) > most else shown
 
@@ -29,7 +29,7 @@ def some(names: Sequence[str], most: int) -> str:
 def duration(milliseconds: int) -> str:
     """Format a duration in up to two units: `45s`, `2m30s`, `3d4h`.
 
-    Fractions of a second are rounded up, so only a duration that is over is `0s`.
+    Fractions of a second are rounded up, so `0s` means that no time is left.
     """
     rest = -(-max(0, milliseconds) // 1_000)
     for index, (unit, size) in enumerate(_UNITS):

@@ -1,4 +1,4 @@
-"""When held pods are due, as bars of HTML. Pure."""
+"""Bar charts of the due times of held pods, in HTML. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ STYLE = """
 
 @dataclass(frozen=True, slots=True)
 class Scale:
-    """A period from now on, and the bars that it is drawn with. Durations in milliseconds."""
+    """A period that starts now, and the bars of its chart. Durations are in milliseconds."""
 
     title: str
     bar: str
@@ -30,7 +30,7 @@ DAY = Scale("Next day", "hour", 3_600_000, ("now", "6 h", "12 h", "18 h", "24 h"
 
 
 def drawn(scale: Scale, due_ms: Sequence[int], now_ms: int) -> Iterator[str]:
-    """Draw how many pods are due in each part of a period; overdue pods are in the first one."""
+    """Yield a chart of the pods due in each part of a period; the first includes overdue pods."""
     counts = [0] * scale.bars
     for one in due_ms:
         number = max(0, one - now_ms) // scale.bar_ms

@@ -29,7 +29,7 @@ class PluginStep:
 
     @property
     def summary(self) -> str:
-        """Describe it on one line."""
+        """The result, on one line."""
         if self.code is Code.SKIP:
             return "not concerned"
         if self.code in {Code.REJECT, Code.ERROR}:
@@ -41,7 +41,7 @@ class PluginStep:
 
     @property
     def changes(self) -> list[str]:
-        """Describe what it changes."""
+        """Descriptions of the changes."""
         return [text for text in map(describe_edit, self.edits) if text]
 
 
@@ -59,12 +59,12 @@ class Trace:
 
 
 def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
-    """Run the plugins on a pod that is being created."""
+    """Run the plugins on a pod that is being created, and return their results."""
     steps: list[PluginStep] = []
 
     def record(plugin: str, point: str, result: Result, problem: Exception | None) -> None:
         if point != "mutate":
-            return  # `validate`, called for a pod that was rejected
+            return  # `validate`, which is called for a rejected pod
         reason = result.reason if problem is None else str(problem) or type(problem).__name__
         steps.append(PluginStep(plugin, result.code, result.edits, reason, result.warnings))
 
@@ -79,7 +79,7 @@ def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
 
 
 def describe_edit(edit: edits.Edit) -> str:
-    """Describe an edit in words; empty for an edit that matters only to Holdfast."""
+    """Return a description of an edit; empty if it matters only to Holdfast."""
     return _WORDS[type(edit)](edit)
 
 

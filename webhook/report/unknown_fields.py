@@ -1,4 +1,4 @@
-"""Annotations of ours outside metadata, which the API server rejects or drops. Pure."""
+"""Holdfast annotations outside metadata, which the API server rejects or drops. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -8,7 +8,7 @@ from holdfast.webhook.model.annotations import OWN_PREFIX
 
 
 def warnings(found: Any, templates: Sequence[str], path: str = "") -> Iterator[str]:
-    """Warn about them in an object of a known kind, whose templates are at these paths."""
+    """Yield a warning for each one in an object of a known kind with templates at these paths."""
     for key, value in found.items() if isinstance(found, dict) else ():
         where = f"{path}.{key}".removeprefix(".")
         if key == "annotations" and isinstance(value, dict) and not path.endswith("metadata"):

@@ -1,1 +1,1 @@
-"""Put processes together."""
+"""Assembly of the processes."""

@@ -30,12 +30,12 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 
 _NEED_NO_LEAD = frozenset({"events", "guard"})
-"""Threads that two processes may run at the same time: one records Events, one writes nothing."""
+"""Threads that may run in two processes at once: one records Events, one writes nothing."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manager:
-    """The controllers of a process, and what they share.
+    """The controllers of a process, and the objects that they share.
 
     `server_time` is the API server's time in seconds since 1970, None until its first response.
     """
@@ -53,7 +53,7 @@ class Manager:
 
     @property
     def synced(self) -> bool:
-        """True once all held pods and all VM pods that wait for a record are known."""
+        """Whether all held pods and all VM pods that wait for a record are known."""
         return self.releases.synced and self.sticky.synced
 
     def publish(self, mode: Mode, service: Service, plan: Plan) -> None:
@@ -91,20 +91,20 @@ class Manager:
             raise StartError("the controller failed; see the log above")
 
     def work(self) -> None:
-        """Do the same as `run` without raising; `threads.failed` is true if a thread has died."""
+        """Run like `run`, without raising. `threads.failed` is true if a thread has died."""
         with self.threads:
             self.ended.wait()
             self.threads.stop()
-            # Both may sleep until something is due; woken, they see that they have to end.
+            # Both may sleep until the next due time. Wake them, so they notice the shutdown.
             self.releases.wake()
             self.sticky.wake()
-        # Only after the last write: the next leader begins as soon as the Lease is free. If a
-        # request still hangs, the Lease expires as if the process had been killed.
+        # Release the Lease only after the last write, because the next leader starts at once. If
+        # a request still hangs, let the Lease expire, as after a crash.
         if self.leader is not None and self.threads.unfinished <= _NEED_NO_LEAD:
             self.leader.resign()
 
     def stop(self) -> None:
-        """Stop after finishing what is in flight."""
+        """Stop after finishing the work in flight."""
         self.ended.set()
 
 
@@ -117,8 +117,8 @@ def controller(
 ) -> Manager:
     """Assemble the controllers, with leader election in `lease_namespace`, if given.
 
-    `connect` gets the observer of the server's time. A freeze of that namespace, or of
-    holdfast-system without leader election, is one of all.
+    `connect` receives the observer of the server's time. A freeze of that namespace, or of
+    holdfast-system without leader election, applies to all namespaces.
     """
     handle = Handle()
     decider = pipelines.release_decider(setup, metrics.observe_plugin, handle)
@@ -153,7 +153,7 @@ def controller(
         enabled=pipelines.has_sticky(decider.profiles),
         recorder=recorder,
         may_write=leading,
-        may_sweep=lambda: releases.synced,  # both list all waiting pods, which doubles the memory
+        may_sweep=lambda: releases.synced,  # both list all waiting pods: at once, twice the memory
     )
     ended = threading.Event()
     threads = _threads(releases, sticky, leader, ended)

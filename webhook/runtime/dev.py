@@ -1,6 +1,6 @@
 """`holdfast dev`: server and controller on this machine, for development and tests.
 
-It issues certificates, registers the webhooks by URL, runs until stopped, and removes them again.
+It issues certificates, registers the webhooks by URL, runs until stopped, and then removes them.
 """
 
 from __future__ import annotations
@@ -33,9 +33,9 @@ if TYPE_CHECKING:
 NAME = "holdfast-dev"
 FIELD_MANAGER = "holdfast-dev"
 START_SECONDS = 20.0
-"""Seconds for the admission server to start."""
+"""Seconds within which the admission server must start."""
 STOP_SECONDS = 15.0
-"""Seconds for it to stop: longer than its drain."""
+"""Seconds within which the admission server must stop; longer than its drain."""
 
 _FOLDER = "holdfast-dev-"
 
@@ -53,11 +53,11 @@ def run(
     stop: threading.Event,
     ready: Callable[[str], None],
 ) -> None:
-    """Run both until `stop` is set. Raises StartError or ClusterError on failure.
+    """Run server and controller until `stop` is set. Raises StartError or ClusterError.
 
-    The controller starts first, so overdue pods need not wait for the server. `host` is the address
-    at which the cluster reaches this machine; `ready` receives the server's address once everything
-    works.
+    The controller starts first, so overdue pods do not wait for the server. `host` is the address
+    at which the cluster reaches this machine. `ready` is called with the server's address once
+    everything works.
     """
     with (
         _controlling(controller),
@@ -87,14 +87,14 @@ def _remove_left_behind() -> None:
             except ProcessLookupError:
                 shutil.rmtree(folder, ignore_errors=True)
             except (OSError, OverflowError):
-                continue  # another user may have made it, with any name
+                continue  # may be another user's, with an arbitrary name
 
 
 @contextmanager
 def _server(
     host: str, port: int, arguments: list[str]
 ) -> Iterator[tuple[subprocess.Popen[bytes], str, bytes]]:
-    """Run the admission server; gives its process, its address as `host:port`, and its CA."""
+    """Run the admission server; yield its process, its address as `host:port`, and its CA."""
     _remove_left_behind()
     with tempfile.TemporaryDirectory(prefix=f"{_FOLDER}{os.getpid()}-") as folder:
         directory = Path(folder)
@@ -110,7 +110,7 @@ def _server(
         command += ["--host", host, "--port", str(port)]
         command += ["--cert", str(directory / "tls.crt"), "--key", str(key)]
         command += ["--ready-file", str(ready_file), "--exit-with-stdin", *arguments]
-        # its own session: only this process receives Ctrl-C, and stops both in order
+        # a separate session, so only this process receives Ctrl-C and stops both in order
         with subprocess.Popen(command, stdin=subprocess.PIPE, start_new_session=True) as process:
             try:
                 yield process, _await_ready(process, ready_file), ca.certificate

@@ -1,4 +1,4 @@
-"""Following the objects that plugins ask for, in the controller."""
+"""Watches of the objects that plugins need, in the controller."""
 
 import threading
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from holdfast.webhook.threads import ThreadGroup
 
 
 class Follower:
-    """Follows objects, each kind in a thread: `holdfast.webhook.framework.handle.Follow`."""
+    """Watches objects, each path in a thread. Implements `framework.handle.Follow`."""
 
     def __init__(self, api: Api, threads: ThreadGroup, metrics: ControllerMetrics) -> None:
         self._api = api
@@ -27,7 +27,7 @@ class Follower:
         label_selector: str = "",
         on_unreadable: Callable[[str], None] | None = None,
     ) -> Callable[[], None]:
-        """Follow the objects at an API path; return how to stop that."""
+        """Watch the objects at an API path; return a function that stops the watch."""
         stop = threading.Event()
         reflector = Reflector(
             self._api,

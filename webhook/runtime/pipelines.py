@@ -1,4 +1,4 @@
-"""Building the profiles of a configuration, and what decides by them."""
+"""Build the profiles of a configuration, and the pipeline and the decider that use them."""
 
 import logging
 import threading
@@ -36,9 +36,9 @@ _log = logging.getLogger("holdfast.plugins")
 
 @dataclass(frozen=True, slots=True)
 class Setup:
-    """A process's configuration: a file or the defaults, and the plugins that are disabled.
+    """A process's configuration: a file or the defaults, and the disabled plugins.
 
-    `content` is a configuration that was read elsewhere: how errors name it, and its text.
+    `content` replaces the file: a name for errors, and the text.
     """
 
     path: Path | None = None
@@ -47,11 +47,11 @@ class Setup:
 
     @property
     def source(self) -> str:
-        """How errors name it."""
+        """The name of the configuration in errors."""
         return self.content[0] if self.content else str(self.path or "the default configuration")
 
     def load(self, known: Collection[str]) -> config.Configuration:
-        """Read it. Raises ConfigurationError."""
+        """Return the configuration. Raises ConfigurationError."""
         if self.content is None:
             found = config.load(self.path)
         else:
@@ -68,20 +68,20 @@ def load_profiles(setup: Setup, handle: Handle | None = None) -> Profiles:
 def admission_pipeline(
     setup: Setup, observe: Observe = unobserved, handle: Handle | None = None
 ) -> AdmissionPipeline:
-    """Build the admission pipeline of a configuration. Raises ConfigurationError."""
+    """Build the admission pipeline from a configuration. Raises ConfigurationError."""
     return AdmissionPipeline(load_profiles(setup, handle), Runner(time.perf_counter, observe))
 
 
 def release_decider(
     setup: Setup, observe: Observe = unobserved, handle: Handle | None = None
 ) -> ReleaseDecider:
-    """Build what decides about held pods by a configuration. Raises ConfigurationError."""
+    """Build the decider for held pods from a configuration. Raises ConfigurationError."""
     profiles = load_profiles(setup, handle)
     return ReleaseDecider(profiles, Runner(time.perf_counter, observe), handle)
 
 
 def digest(setup: Setup) -> str:
-    """Return the digest of a configuration, which replicas compare. Raises ConfigurationError."""
+    """Return the digest of a configuration, for comparing replicas. Raises ConfigurationError."""
     return config.digest(setup.load(plugins.registry()))
 
 
@@ -109,13 +109,13 @@ def has_sticky(profiles: Profiles) -> bool:
 
 
 def count_paces(profiles: Profiles) -> dict[str, tuple[int, int]]:
-    """Count the pods that start and that wait, by the name of the pace."""
+    """Return the numbers of starting and waiting pods, by the name of the pace."""
     slots = {one.slots for one in profiles.plugins if isinstance(one, Pace)}
     return slots.pop().counts() if slots else {}
 
 
 def window_states(profiles: Profiles, now_ms: int) -> dict[str, str]:
-    """Describe whether each configured window is open, by its name."""
+    """Return the state of each configured window as text, by its name."""
     plugins = (one for one in profiles.plugins if isinstance(one, Window))
     return {name: text for one in plugins for name, text in one.states(now_ms).items()}
 
@@ -127,7 +127,7 @@ def build_profiles(
     source: str,
     handle: Handle | None = None,
 ) -> Profiles:
-    """Construct every profile's plugins. Raises ConfigurationError, which names path and fix."""
+    """Build all profiles and their plugins. Raises ConfigurationError with the path and a fix."""
     handle = handle or Handle()
     if not configuration.profiles:
         raise ConfigurationError(
@@ -191,13 +191,13 @@ def _selectors(admission: config.Admission, where: str) -> Selectors:
                     f"{where}.{name}.matchExpressions[{index}].values: operator {one.operator} "
                     f"{needs} values: {'add some' if not one.values else 'remove them'}"
                 )
-    # through JSON, so that tuples become lists
+    # JSON turns tuples into lists
     written = (msgspec.json.encode(selector) for selector in named.values())
     return Selectors(*map(msgspec.json.decode, written))
 
 
 def _check_lengths(profiles: Profiles, source: str) -> None:
-    """Check that API servers accept the match conditions. Raises ConfigurationError."""
+    """Check that match conditions are short enough for API servers. Raises ConfigurationError."""
     expressions = configurations.expressions(profiles)
     name = max(expressions, key=lambda each: len(expressions[each]))
     length, limit = len(expressions[name]), configurations.MAX_EXPRESSION_CHARACTERS
@@ -268,10 +268,10 @@ def _plugin(plugin: type[Plugin], args: Mapping[str, Any], where: str, handle: H
 
 
 def start_plugins(profiles: Profiles, lookup: ClusterLookup) -> None:
-    """Connect if a plugin may look objects up, and start the plugins in a thread.
+    """Connect if a plugin may look up objects, and start the plugins in a thread.
 
     The admission server's worker calls this before its first review. Raises StartError without
-    credentials, but not if the API server does not answer.
+    credentials, but not if the API server does not respond.
     """
     blocking = list(dict.fromkeys(one.name for one in profiles.plugins if one.may_block))
     if not blocking:
@@ -288,9 +288,9 @@ def start_plugins(profiles: Profiles, lookup: ClusterLookup) -> None:
 
 
 def _start(plugins: Mapping[str, Plugin]) -> None:
-    """Start one plugin of each name: it does the same in every profile."""
+    """Start one plugin of each name, because `start` has the same effect in every profile."""
     for name, plugin in plugins.items():
         try:
             plugin.start()
-        except Exception as exc:  # noqa: BLE001 - reviews will show what is wrong
+        except Exception as exc:  # noqa: BLE001 - reviews will report the error
             _log.warning("plugin %s could not start: %s", name, described(exc))

@@ -36,16 +36,16 @@ _HEADERS = {
 }
 MOST_FREEZES = 5
 MOST_PODS = 1_000
-"""Held pods of a namespace whose owners a page names: each refresh lists them."""
+"""Maximum held pods of a namespace whose owners a page shows; each refresh lists them."""
 _SECOND_MS = 1_000
 _log = logging.getLogger("holdfast.controller")
 
 Sample = Callable[[str], float | None]
-"""Gives the value of a metric."""
+"""Returns the value of a metric."""
 
 
 def server(port: int, mgr: Manager) -> PageServer:
-    """Make the server of the status page. Raises StartError if the port cannot be bound."""
+    """Return the server of the status page. Raises StartError if the port cannot be bound."""
 
     def page() -> tuple[bytes, int, Mapping[str, str]]:
         wanted = query()
@@ -61,7 +61,7 @@ def server(port: int, mgr: Manager) -> PageServer:
 
 
 def status(mgr: Manager, selection: Selection) -> Status:
-    """Collect what the page shows of the pods of a namespace, or of all."""
+    """Return the content of the page, for the selected namespace or for all."""
     now_ms = int((mgr.server_time() or time.time()) * _SECOND_MS)
     found = [*facts(mgr.metrics.registry.get_sample_value, now_ms, synced=mgr.synced)]
     watch = mgr.releases.freeze_watch
@@ -102,14 +102,14 @@ def _held(mgr: Manager, namespace: str) -> Iterator[HeldPodRow]:
 
 
 def owners_of(api: Api, namespace: str) -> Mapping[ObjectKey, str]:
-    """Read the owners of a namespace's held pods: the first ones. Raises ClusterError."""
+    """Return the owners of the first MOST_PODS held pods of a namespace. Raises ClusterError."""
     query = {"fieldSelector": listing.PENDING, "labelSelector": HELD_LABEL}
     pods = listing.objects(api, listing.pods_path(namespace), Pod, query)
     return {pod.key: held_pods.owner(pod) for pod in islice(pods, MOST_PODS)}
 
 
 def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
-    """List the first VMs, one more than is shown; None without KubeVirt. Raises ClusterError."""
+    """Return the first VMs, one more than is shown; None without KubeVirt. Raises ClusterError."""
     most = MOST_ROWS + 1
     try:
         machines = listing.objects(api, kubevirt.vm_path("", ""), TemplatedMachine)
@@ -127,7 +127,7 @@ def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
 
 
 def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[Fact]:
-    """Yield each fact. Another controller is not judged by the duties of the leader."""
+    """Yield each fact. Overdue pods and missing webhooks are problems only of the leader."""
     leads = sample("holdfast_leader") == 1
     yield Fact("This controller", "leader" if leads else "standby")
     yield Fact("Synced with the API server", *_judged("yes", "not yet", Level.WARNING, ok=synced))
@@ -158,7 +158,7 @@ def frozen(freezes: Sequence[Freeze], unreadable: str) -> Fact:
 def _certificates(sample: Sample, now_ms: int, *, leads: bool) -> Iterator[Fact]:
     expiry = sample("holdfast_ca_expiry_timestamp_seconds")
     if not expiry:
-        return  # this controller keeps none
+        return  # this controller does not manage a CA
     at_ms = int(expiry * _SECOND_MS)
     text = f"valid until {durations.canonical_instant(at_ms)}"
     left = f"{text} ({table.duration(at_ms - now_ms)} left)"

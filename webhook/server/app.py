@@ -18,14 +18,14 @@ from holdfast.webhook.server.handler import (
 
 class _FlaskApp(flask.Flask):
     def create_url_adapter(self, request: flask.Request | None) -> MapAdapter | None:
-        """Match by path and method, whatever Host header the client sends."""
+        """Match by path and method, regardless of the Host header."""
         if request is None:
             return None
         return MapAdapter(self.url_map, "", "/", "", "https", request.path, request.method)
 
 
 def create_app(handler: AdmissionHandler) -> flask.Flask:
-    """Make the Flask application."""
+    """Return the Flask application."""
     app = _FlaskApp(__name__, static_folder=None)
     app.config["MAX_CONTENT_LENGTH"] = BODY_LIMIT
     app.config["PROVIDE_AUTOMATIC_OPTIONS"] = False

@@ -1,7 +1,8 @@
 """One client's connection: HTTP/1.1 on llhttp in strict mode, with a time limit for each phase.
 
-llhttp rejects a request if two parsers could disagree on where it ends. This module rejects what
-llhttp leaves to its user: sizes, a second Host, a chunked body in HTTP/1.0, another protocol.
+llhttp rejects a request if two parsers could disagree on where it ends. This module adds the checks
+that llhttp leaves to its caller: size limits, a second Host, chunked bodies in HTTP/1.0, and
+upgrades to other protocols.
 """
 
 from __future__ import annotations
@@ -23,21 +24,21 @@ if TYPE_CHECKING:
     from holdfast.webhook.server.worker import HoldfastWorker
 
 URL_LIMIT = 4_094
-"""Bytes of a URL."""
+"""Maximum bytes of a URL."""
 FIELD_LIMIT = 8_190
-"""Bytes of a header field, name and value together."""
+"""Maximum bytes of a header field, name and value together."""
 FIELDS_LIMIT = 64
-"""Header fields and trailers of a request, together."""
+"""Maximum header fields and trailers of a request, together."""
 LENGTH_DIGITS = 19
-"""Digits of a Content-Length; llhttp accepts any number of leading zeros."""
+"""Maximum digits of a Content-Length; llhttp accepts any number of leading zeros."""
 UNPRODUCTIVE_LIMIT = 64 * 1024
-"""Bytes that a client may send without ending the head, or without a byte of the body."""
+"""Maximum bytes that a client may send without completing a header or adding to a body."""
 READ_BUFFER = 32 * 1024
-"""Undecrypted bytes that asyncio buffers; its default is 256 KiB for each client that floods."""
+"""Undecrypted bytes that asyncio buffers per connection, instead of its default of 256 KiB."""
 PIECE = 64 * 1024
-"""Bytes of a response passed to asyncio at once, so that it reports a client that reads slowly."""
+"""Bytes of a response passed to asyncio at once, so asyncio can report a slow reader."""
 RETRY_AFTER = 1
-"""Seconds; the API server retries once by itself."""
+"""Seconds in the Retry-After header; the API server retries once by itself."""
 
 _CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
 _KNOWN = frozenset(
@@ -78,9 +79,9 @@ class HttpRequest(NamedTuple):
 
 
 class BodyBudget:
-    """Limits the bytes of all bodies being read; beyond the limit, the oldest body is rejected.
+    """Limits the total bytes of bodies being read; beyond the limit, rejects the oldest body.
 
-    The oldest is one that stalls: a client that sends without a pause is soon done.
+    The oldest body is a stalled one: a client that sends without a pause is soon done.
     """
 
     def __init__(self, limit: int) -> None:
@@ -89,7 +90,7 @@ class BodyBudget:
         self._total = 0
 
     def update(self, connection: Connection, size: int) -> None:
-        """Set the bytes that a connection holds of a body."""
+        """Set the bytes of a body that a connection has read so far."""
         self._total += size - self._sizes.get(connection, 0)
         self._sizes[connection] = size
         while self._total > self._limit:
@@ -112,7 +113,7 @@ class Connection(asyncio.Protocol):
         self._transport: Any = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._requests: deque[HttpRequest | HttpResponse] = deque()
-        """Requests to answer; a response among them is an error, which closes the connection."""
+        """Requests to answer. A response in the queue is an error, which closes the connection."""
         self._task: asyncio.Task[None] | None = None
         self._input_closed = False
         """Whether input is ignored: an error is queued, or the connection is closing."""
@@ -133,12 +134,12 @@ class Connection(asyncio.Protocol):
         self._body: bytes | bytearray = b""
 
     def enter(self, phase: Phase) -> None:
-        """Begin a phase now."""
+        """Enter a phase, and start its time limit."""
         self.phase = phase
         self.since = self.worker.loop.time()
 
     def finish(self) -> None:
-        """Close in order, after sending what has been written."""
+        """Close in order, after sending all buffered output."""
         if self.phase is Phase.HANDSHAKE:
             self.drop()
             return
@@ -149,7 +150,7 @@ class Connection(asyncio.Protocol):
         self._transport.close()
 
     def drop(self) -> None:
-        """Close at once, whatever the connection is doing."""
+        """Close at once, in any phase."""
         self.worker.forget(self)
         if self._transport is not None:
             self._transport.abort()
@@ -158,11 +159,11 @@ class Connection(asyncio.Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether the connection is between the TLS handshake and its loss."""
+        """Whether the TLS handshake is done and the connection is not lost."""
         return self._transport is not None
 
     def connection_made(self, transport: Any) -> None:
-        """Begin to read, after the TLS handshake."""
+        """Start reading, after the TLS handshake."""
         self._transport = transport
         if not self.worker.allows(transport.get_extra_info("peercert"), self.address):
             self._input_closed = True  # a request may have come with the end of the handshake
@@ -173,7 +174,7 @@ class Connection(asyncio.Protocol):
         self.enter(Phase.IDLE)
 
     def connection_lost(self, _error: Exception | None) -> None:
-        """Free everything; the parser and this connection refer to each other."""
+        """Free all resources; the parser and this connection refer to each other."""
         self._input_closed = True
         self._requests.clear()
         self._body = self._unsent = b""
@@ -182,17 +183,17 @@ class Connection(asyncio.Protocol):
         self.worker.forget(self)
 
     def pause_writing(self) -> None:
-        """Wait until the client reads."""
+        """Stop writing until the client reads."""
         self._write_paused = True
 
     def resume_writing(self) -> None:
-        """Continue a response."""
+        """Continue to write the response."""
         self._write_paused = False
         if self.phase is Phase.ANSWERING and self._task is None:
             self._flush()
 
     def data_received(self, data: bytes) -> None:
-        """Parse input, and answer a request that is complete."""
+        """Parse input, and answer a complete request."""
         if self._input_closed:
             return
         if self.phase is Phase.IDLE:
@@ -208,7 +209,7 @@ class Connection(asyncio.Protocol):
             self._pause_reading()
 
     def _pause_reading(self) -> None:
-        """Read nothing more until the client has read the response."""
+        """Stop reading until the client has read the response."""
         self._transport.pause_reading()
 
     def _on_parse_error(self, error: Exception) -> None:
@@ -221,7 +222,7 @@ class Connection(asyncio.Protocol):
         self.reject(*(reason or (400, f"invalid request: {error}")))
 
     def _account(self, size: int) -> None:
-        """Limit what an incomplete request may send and keep in memory."""
+        """Limit the input and the memory of an incomplete request."""
         self._unproductive = 0 if self._made_progress else self._unproductive + size
         self._made_progress = False
         if self._input_closed or not self._message_begun:
@@ -229,7 +230,7 @@ class Connection(asyncio.Protocol):
         if self._unproductive > UNPRODUCTIVE_LIMIT:
             self.reject(431, "the header, or the framing of the body, is too long")
         elif self._in_body and self._parser.get_method() != b"POST":
-            # No other method needs its body: do not read the rest.
+            # Only a POST needs its body: do not read the rest.
             self._requests.append(self._request(close=True))
             self._input_closed = True
         elif self._body:
@@ -250,17 +251,17 @@ class Connection(asyncio.Protocol):
         raise ValueError(message)  # an exception is the only way to stop the parser
 
     def on_message_begin(self) -> None:
-        """Note that a request has begun."""
+        """Record the start of a request."""
         self._message_begun = True
 
     def on_url(self, url: bytes) -> None:
-        """Add a part of the URL."""
+        """Append a part of the URL."""
         self._url += url
         if len(self._url) > URL_LIMIT:
             self._abort_parsing(414, "the URL is too long")
 
     def on_header(self, name: bytes, value: bytes) -> None:
-        """Keep a header field if it matters here; trailers are counted and ignored."""
+        """Keep a header field that this module uses; count trailers, but ignore them."""
         self._fields += 1
         if self._fields > FIELDS_LIMIT or len(name) + len(value) > FIELD_LIMIT:
             self._abort_parsing(431, "the header has too many fields, or a field that is too long")
@@ -268,20 +269,20 @@ class Connection(asyncio.Protocol):
         if key not in _KNOWN or self._in_body:
             return
         if key in self._known:
-            # llhttp accepts two, and two parsers could choose different ones.
+            # llhttp accepts a second Host, and two parsers could choose different ones.
             if key == b"host":
                 self._abort_parsing(400, "invalid request: more than one Host")
             value = self._known[key] + b"," + value
         self._known[key] = value
 
     def on_headers_complete(self) -> None:
-        """Reject by its header a request whose body must not be read."""
+        """Reject a request whose body must not be read, based on its header."""
         self._in_body = True
         version, known = self._parser.get_http_version(), self._known
-        # HTTP/1.0 has no chunks: two parsers could disagree on where the body ends.
+        # HTTP/1.0 has no chunked bodies: two parsers could disagree on where the body ends.
         if version != "1.1" and (version != "1.0" or b"transfer-encoding" in known):
             self._abort_parsing(400, "invalid request: use HTTP/1.1")
-        # llhttp skips the body of such a request, so the next one would begin at the wrong byte.
+        # llhttp skips the body of an upgrade, so the next request would begin at the wrong byte.
         if self._parser.should_upgrade():
             is_connect = self._parser.get_method() == b"CONNECT"
             self._abort_parsing(405 if is_connect else 403, "no other protocol is served here")
@@ -292,18 +293,18 @@ class Connection(asyncio.Protocol):
             return
         if int(length) > self.worker.body_limit:
             self._abort_parsing(413, f"the body is larger than {self.worker.body_limit} bytes")
-        # While another request is answered, this would come ahead of its response.
+        # While another request is answered, 100 Continue would come ahead of its response.
         idle = not self._requests and self.phase is Phase.READING
         if idle and known.get(b"expect", b"").lower() == b"100-continue":
             self._transport.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
-        """Add a part of the body."""
+        """Append a part of the body."""
         self._made_progress = True
         if not self._body:
             self._body = data
         else:
-            # Most bodies come in one piece, which is kept unchanged; only the others are copied.
+            # Most bodies arrive in one piece, which is kept as is; only the others are copied.
             if isinstance(self._body, bytes):
                 self._body = bytearray(self._body)
             self._body += data
@@ -342,7 +343,7 @@ class Connection(asyncio.Protocol):
         if isinstance(response, HttpResponse):
             self._send(response, close=request.close, is_head=request.method == "HEAD")
         else:
-            # Only a POST is awaited, so there is no HEAD here.
+            # Only a POST is awaited, so this is never a HEAD.
             self._task = self.worker.loop.create_task(
                 self._send_later(response, close=request.close)
             )
@@ -375,7 +376,7 @@ class Connection(asyncio.Protocol):
         self._flush()
 
     def _flush(self) -> None:
-        """Pass on the rest of the response as the client reads, then turn to the next request."""
+        """Write the rest of the response as the client reads, then go on to the next request."""
         while self._unsent and not self._write_paused:
             self._transport.write(self._unsent[:PIECE])
             self._unsent = self._unsent[PIECE:]

@@ -1,4 +1,4 @@
-"""Run gunicorn from the program itself: settings, the listening socket, the master process."""
+"""Run gunicorn inside this program: settings, the listening socket, the master process."""
 
 import errno
 import logging
@@ -23,7 +23,7 @@ from holdfast.webhook.server.tls import SHARED_MEMORY, load_pair, new_context
 from holdfast.webhook.server.worker import FINISH, HoldfastWorker, boot_error
 
 SHUTDOWN = 3.0
-"""Seconds for the worker's shutdown hook, before the master kills the worker."""
+"""Seconds for the worker's shutdown hook until the master kills the worker."""
 HEARTBEAT = 30
 """Seconds without a heartbeat after which the master replaces the worker."""
 BACKLOG = 1024
@@ -35,9 +35,9 @@ _logger = logging.getLogger("holdfast.server")
 def run(make_app: Callable[[], AsyncHandler], settings: ServerSettings) -> NoReturn:
     """Serve until SIGTERM or SIGINT, then exit.
 
-    An unusable certificate or port is reported here, before anything is forked, in one line on
-    standard error and with exit status 1. `make_app` is called in the worker, where its threads and
-    connections are used. If it raises, or its startup hook does, the exit status is 3.
+    An unusable certificate or port is reported before the fork, with one line on standard error and
+    exit status 1. `make_app` is called in the worker, where its threads and connections are used.
+    If it or its startup hook raises, the exit status is 3.
     """
     try:
         context = new_context(settings.client_ca)
@@ -54,7 +54,10 @@ def run(make_app: Callable[[], AsyncHandler], settings: ServerSettings) -> NoRet
 
 
 def listen(host: str, port: int) -> socket.socket:
-    """Bind the port. Raises StartError. gunicorn would retry five times, and log each attempt."""
+    """Return a socket that listens on the port. Raises StartError.
+
+    gunicorn would retry five times, and log each attempt.
+    """
     try:
         return sockets.bound(host, port, BACKLOG)
     except (OSError, OverflowError) as error:
@@ -102,7 +105,7 @@ def _gunicorn_settings(settings: ServerSettings, fd: int) -> dict[str, Any]:
     optional = with_stdin if settings.exit_with_stdin else {}
     return optional | {
         "bind": f"fd://{fd}",
-        "workers": 1,  # one loop answers thousands of reviews a second; more pods, not processes
+        "workers": 1,  # one loop answers thousands of reviews a second; scale with pods
         "worker_class": HoldfastWorker,
         "worker_tmp_dir": str(SHARED_MEMORY) if os.access(SHARED_MEMORY, os.W_OK) else None,
         "timeout": HEARTBEAT,
@@ -115,7 +118,7 @@ def _gunicorn_settings(settings: ServerSettings, fd: int) -> dict[str, Any]:
 
 
 class _Log(Logger):  # type: ignore[misc]
-    """Sends gunicorn's log to `holdfast.server`; what gunicorn calls info becomes debug."""
+    """Sends gunicorn's log to `holdfast.server`, with its info lines at level debug."""
 
     access_log_enabled = False
 

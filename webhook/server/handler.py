@@ -1,4 +1,4 @@
-"""The answer to every request: reviews, health and metrics. No HTTP and no threads in here."""
+"""Responses to all requests: reviews, health and metrics. Independent of HTTP and threads."""
 
 import logging
 import time
@@ -19,7 +19,8 @@ from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 
 BODY_LIMIT = 7 * 1024 * 1024
-"""Bytes: an object of etcd's 1.5 MiB, old and new, their envelope, and room, as in Go's kit."""
+"""Maximum bytes of a body, as in controller-runtime: the old and the new object, each up to etcd's
+1.5 MiB, their envelope, and a margin."""
 JSON, TEXT = "application/json", "text/plain; charset=utf-8"
 REVIEW_PATHS = ("/mutate", "/validate")
 PAGE_PATHS = ("/healthz", "/readyz", "/conditions", "/metrics")
@@ -30,7 +31,7 @@ _FAILED = "the review failed; the reason is in the webhook's log"
 
 
 class HttpResponse(NamedTuple):
-    """What to send back; `allow` lists the methods of a path that was asked with another one."""
+    """A response to send; with status 405, `allow` lists the methods of the path."""
 
     status: int
     body: bytes
@@ -44,13 +45,13 @@ class PreparedReview(NamedTuple):
     path: str
     review: PodReview
     may_block: bool
-    """Whether a plugin may wait for something before it answers."""
+    """Whether a plugin may block."""
     peer: str
-    """The address that sent it; the API server's, or a forger's."""
+    """The sender's address: the API server's, or that of a client that forges reviews."""
 
     @property
     def shown(self) -> str:
-        """Its part of a log line; all but the address is only what the client claims."""
+        """The review's part of a log line; all but the address is unverified client input."""
         return f"{self.review.display_name} uid={self.review.uid}{_sender(self.peer)}"
 
 
@@ -59,17 +60,17 @@ def _sender(peer: str) -> str:
 
 
 def text(message: str, status: int = 200) -> HttpResponse:
-    """Make a response of one line."""
+    """Return a plain-text response of one line."""
     return HttpResponse(status, f"{message}\n".encode())
 
 
 @dataclass(eq=False)
 class AdmissionHandler:
-    """Answers requests. Safe to call from several threads.
+    """Answers requests. Thread-safe.
 
     `conditions` is the digest of the match conditions that this server's configuration needs.
-    `ready` says whether the server can do its work. `now_ms` is this machine's time, which only
-    decides about a not-before that is long past or too far away.
+    `ready` returns whether the server is ready. `now_ms` is this machine's time, used only to
+    detect a not-before that is long past or too far in the future.
     """
 
     pipeline: AdmissionPipeline
@@ -80,7 +81,7 @@ class AdmissionHandler:
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
     def __post_init__(self) -> None:
-        # like the other counters: 0 before the first event, for increase()
+        # like the other counters: 0 before the first event, for PromQL's increase()
         blocking = (one.name for one in self.pipeline.profiles.plugins if one.may_block)
         for name in ("unknown", *blocking):
             self.metrics.deadlines.labels(name)
@@ -88,19 +89,19 @@ class AdmissionHandler:
     def handle(
         self, path: str, content_type: str, body: bytes, content_encoding: str = "", peer: str = ""
     ) -> HttpResponse:
-        """Answer a review, in this thread, however long its plugins take."""
+        """Return the response to a review. Blocks this thread while a plugin does."""
         prepared = self.prepare(path, content_type, body, content_encoding, peer)
         return prepared if isinstance(prepared, HttpResponse) else self.decide(prepared)
 
     def prepare(
         self, path: str, content_type: str, body: bytes, content_encoding: str = "", peer: str = ""
     ) -> PreparedReview | HttpResponse:
-        """Parse a review from an address; the response if there is none. Never blocks."""
+        """Return the parsed review, or a response if there is no valid review. Never blocks."""
         if path not in REVIEW_PATHS:
             return self.page("POST", path)
         if content_type != JSON and content_type.partition(";")[0].strip().lower() != JSON:
             return self._bad(path, f"send an AdmissionReview as {JSON}", 415)
-        # never inflated: a few bytes can stand for gigabytes
+        # never decompressed: a few bytes can expand to gigabytes
         if content_encoding and content_encoding.lower() != "identity":
             return self._bad(path, "send an AdmissionReview without Content-Encoding", 415)
         try:
@@ -115,13 +116,13 @@ class AdmissionHandler:
                 "updates of VMs there",
                 peer,
             )
-        # Plugins go by either namespace; the API server sends equal ones, a forger may not.
+        # Plugins use either namespace. The API server sends equal ones, a forged review may not.
         forged = review.pod.metadata.namespace not in {"", review.request.namespace}
         may_block = forged or self.pipeline.may_block(review)
         return PreparedReview(path[1:], review, may_block, peer)
 
     def decide(self, prepared: PreparedReview) -> HttpResponse:
-        """Answer a parsed review; blocks while its plugins do."""
+        """Return the response to a parsed review. Blocks while a plugin does."""
         path, review = prepared.path, prepared.review
         try:
             decide = self.pipeline.mutate if path == "mutate" else self.pipeline.validate
@@ -129,13 +130,13 @@ class AdmissionHandler:
             return HttpResponse(200, self._decided(prepared, verdict), JSON)
         except UndecidedError as error:
             return self._undecided(prepared, str(error))
-        except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
-            # HTTP 500: the API server then follows failurePolicy, and nothing is let through unheld
+        except Exception:  # noqa: BLE001 - any error is logged, and answered with 500
+            # HTTP 500: the API server then follows failurePolicy, and no pod gets through unheld
             self._report(logging.ERROR, prepared, "failed", exc_info=True)
             return text(_FAILED, 500)
 
     def reject_late(self, prepared: PreparedReview, seconds: float) -> HttpResponse:
-        """Reject a review that was not decided in time; its plugins may still run."""
+        """Reject a review that was not decided in time; its plugins may still be running."""
         review = prepared.review
         plugin = self.pipeline.runner.running_plugin(review)
         self.metrics.deadlines.labels(plugin or "unknown").inc()
@@ -150,7 +151,7 @@ class AdmissionHandler:
         )
 
     def reject_full(self, prepared: PreparedReview) -> HttpResponse:
-        """Reject a review that may block because too many others do."""
+        """Reject a review that may block, because too many reviews wait on plugins."""
         review = prepared.review
         self.metrics.turned_away.inc()
         _log.warning(
@@ -161,7 +162,7 @@ class AdmissionHandler:
         return _too_many(review, "too many reviews are waiting on plugins that block; try again")
 
     def page(self, method: str, path: str) -> HttpResponse:
-        """Answer what is not a review: health, metrics, or that there is nothing to find."""
+        """Return the response to any other request: health, metrics or an error."""
         if path in REVIEW_PATHS:
             return text("method not allowed", 405)._replace(allow="POST")
         if path not in PAGE_PATHS:
@@ -198,7 +199,7 @@ class AdmissionHandler:
         return reviews.rejected(prepared.review.request, message, verdict.warnings)
 
     def _undecided(self, prepared: PreparedReview, why: str) -> HttpResponse:
-        """Reject a pod about which a lookup failed: nothing is let through on a guess."""
+        """Reject a pod for which a lookup failed, instead of admitting it on a guess."""
         self._report(logging.ERROR, prepared, "failed", why)
         if prepared.review.workload:
             return text(_FAILED, 500)
@@ -241,7 +242,7 @@ class AdmissionHandler:
 
 
 def _too_many(review: PodReview, why: str) -> HttpResponse:
-    """Reject a pod for now; a workload's review fails, so that failurePolicy stores it."""
+    """Reject a pod for now. A workload's review fails instead, and failurePolicy admits it."""
     if review.workload:
         return text(why, 429)
     return HttpResponse(200, reviews.retry_later(review.request, why), JSON)

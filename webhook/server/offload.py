@@ -1,7 +1,7 @@
-"""Requests on the event loop, and the reviews that may block in a bounded pool, under a deadline.
+"""Answer requests on the event loop, and reviews that may block in a thread pool, with a deadline.
 
-A review that cannot block is answered where it arrives: handing it to a thread costs three times
-the CPU of answering it.
+A review that cannot block is answered on the event loop, because handing it to a thread costs three
+times the CPU of answering it.
 """
 
 import asyncio
@@ -21,20 +21,20 @@ from holdfast.webhook.server.handler import (
 from holdfast.webhook.threads import ThreadPool
 
 POOL_SIZE = 16
-"""Threads for reviews that may block; as many more may wait for one of them. The bodies of all of
-them together have no more bytes than the longest body may have: launcher pods have 20 KB."""
+"""Threads for reviews that may block; as many more reviews may wait for a thread. All their bodies
+together may not exceed the maximum size of one body; launcher pods have 20 KB."""
 DEADLINE = 2.5
-"""Seconds for a review that may block: less than the 3 s that the API server waits for us."""
+"""Seconds for a review that may block: less than the API server's timeout of 3 s."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 @dataclass(eq=False)
 class AsyncHandler:
-    """Answers requests for the event loop, with a handler that may block.
+    """Answers requests on the event loop, with a handler that may block.
 
-    `on_startup` runs in the worker before the first connection is accepted: its exception stops the
-    server. `deadline` is in seconds, `body_limit` in bytes.
+    `on_startup` runs in the worker before the first connection is accepted; if it raises, the
+    server stops. `deadline` is in seconds, `body_limit` in bytes.
     """
 
     handler: AdmissionHandler
@@ -46,32 +46,32 @@ class AsyncHandler:
 
     def __post_init__(self) -> None:
         self._pool = ThreadPool(self.pool_size, "holdfast-review")
-        # Only the event loop counts them.
+        # Only the event loop changes these counters.
         self._calls_left, self._bytes_left = 2 * self.pool_size, self.body_limit
 
     def post(
         self, path: str, content_type: str, body: bytes, content_encoding: str, peer: str = ""
     ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
-        """Answer a POST from an address at once, or return what to await where that may block."""
+        """Return the response to a POST from an address, or a coroutine if the review may block."""
         try:
             prepared = self.handler.prepare(path, content_type, body, content_encoding, peer)
             if isinstance(prepared, HttpResponse):
                 return prepared
             if not prepared.may_block:
                 return self.handler.decide(prepared)
-        except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
+        except Exception:  # noqa: BLE001 - any error is logged, and answered with 500
             return _broken("POST", path)
         return self._offload(path, prepared, len(body))
 
     def page(self, method: str, path: str) -> HttpResponse:
-        """Answer any other request."""
+        """Return the response to any other request."""
         try:
             return self.handler.page(method, path)
-        except Exception:  # noqa: BLE001 - whatever it was, it is logged and answered
+        except Exception:  # noqa: BLE001 - any error is logged, and answered with 500
             return _broken(method, path)
 
     def stop(self) -> None:
-        """Accept no more work; calls that wait for a thread are dropped."""
+        """Accept no more reviews, and drop the reviews that wait for a thread."""
         self._pool.close()
 
     async def _offload(self, path: str, prepared: PreparedReview, size: int) -> HttpResponse:
@@ -81,7 +81,7 @@ class AsyncHandler:
         answer: asyncio.Future[HttpResponse] = loop.create_future()
 
         def run() -> None:
-            # Nobody waits any longer for an answer that is cancelled.
+            # No request waits for a cancelled answer.
             response = None if answer.cancelled() else self._decide(path, prepared)
             with suppress(RuntimeError):  # the loop has ended
                 loop.call_soon_threadsafe(self._end, answer, response, size)
@@ -91,7 +91,7 @@ class AsyncHandler:
         except RuntimeError:
             # HTTP 500: the API server then follows failurePolicy.
             return text("the server is shutting down; try again", 500)
-        # Until `_end`, since the thread of a review that was given up keeps the review.
+        # Until `_end`, because the thread of an abandoned review still holds it.
         self._calls_left -= 1
         self._bytes_left -= size
         try:

@@ -1,6 +1,6 @@
-"""Limits the log lines about each client's reviews. Thread-safe.
+"""A limit on the log lines about each client's reviews. Thread-safe.
 
-Anyone who can connect can send reviews, and a log full of forged ones hides the others.
+Anyone who can connect can send reviews, and a log full of forged reviews hides the others.
 """
 
 import logging
@@ -10,19 +10,19 @@ from collections import Counter
 from collections.abc import Callable
 
 LINES = 100
-"""Lines about the reviews of one address in a period."""
+"""Maximum lines about the reviews of one address in a period."""
 PERIOD = 10.0
-"""Seconds."""
+"""Seconds of a period."""
 ADDRESSES = 1_000
-"""Addresses that are counted separately in a period; all others share one count."""
+"""Maximum addresses counted separately in a period; all others share one count."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 class PeerLogLimit(logging.Filter):
-    """Drops lines that carry a `peer` beyond its limit; the next period's first line logs how many.
+    """Drops log lines of a `peer` beyond its limit, and logs how many in the next period.
 
-    Debug lines are not dropped. `now` is a monotonic clock in seconds.
+    Debug lines are never dropped. `now` is a monotonic clock in seconds.
     """
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
@@ -33,7 +33,7 @@ class PeerLogLimit(logging.Filter):
         self._lines: Counter[str] = Counter()
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Return whether to write a line."""
+        """Return whether to log a record."""
         peer: str = getattr(record, "peer", "")
         if not peer or record.levelno < logging.INFO:
             return True

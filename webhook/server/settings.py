@@ -7,28 +7,28 @@ from pathlib import Path
 from holdfast.webhook import sockets
 
 KEEPALIVE = 95.0
-"""Seconds that an idle connection is kept: more than Go's 90 s, or requests race with the close."""
+"""Seconds that an idle connection is kept: more than Go's 90 s, to avoid a race with requests."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ServerSettings:
-    """How to serve. Times are in seconds."""
+    """Settings of the admission server. Times are in seconds."""
 
     certfile: Path
     """PEM: the certificate and its chain."""
     keyfile: Path
     """PEM: the certificate's key, unencrypted."""
     await_certificate: bool = False
-    """Start without a usable certificate, and be ready when there is one."""
+    """Start even without a usable certificate, and become ready when there is one."""
     client_ca: Path | None = None
     """PEM: only clients with a certificate from this CA are served; None serves all."""
     client_names: frozenset[str] = frozenset()
-    """Names of which a client's certificate must have one; empty accepts all of the CA."""
+    """A client's certificate must have one of these names; empty accepts all names."""
     host: str = sockets.ANY
     port: int = 8443
-    """0 takes a free port, which is written to `ready_file`."""
+    """0 selects a free port, which is written to `ready_file`."""
     max_connections: int = 1000
-    """Open connections, including handshakes; one that stalls costs about 0.1 MB."""
+    """Maximum open connections, including handshakes; a stalled one costs about 0.1 MB."""
     request_deadline: float = 5.0
     """From a request's first byte to its last."""
     answer_deadline: float = 10.0
@@ -43,8 +43,8 @@ class ServerSettings:
     ready_file: Path | None = None
     """Where to write `host:port` once connections are accepted."""
     exit_with_stdin: bool = False
-    """Stop when standard input ends, so that the server ends with its parent."""
+    """Stop when standard input is closed, so the server exits with its parent."""
     on_certificate: Callable[[float], None] = lambda _: None
     """Called in the worker with the expiry, seconds since 1970, of each certificate it serves."""
     on_reload_failure: Callable[[], None] = lambda: None
-    """Called in the worker when the files have changed into an unusable pair."""
+    """Called in the worker when the files change to an unusable pair."""

@@ -1,4 +1,4 @@
-"""The serving side of TLS: the context of new connections, and a new one for each certificate."""
+"""Server-side TLS: the context for new connections, replaced with each new certificate."""
 
 import logging
 import os
@@ -14,24 +14,24 @@ from holdfast.certs import authority
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.model import messages
 
-SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable also where the root file system is not
+SHARED_MEMORY = Path("/dev/shm")  # noqa: S108 - writable even if the root file system is not
 CHECKS_UNTIL_RETRY = 5
-"""A pair that could not be used is tried again at each fifth check: the cause may have been a disk
-error, or that no descriptor was left."""
+"""An unusable pair is retried at every fifth check: the cause may have been a disk error or a lack
+of file descriptors."""
 _MAX_NAMED = 3
-"""Names of a rejected certificate in the log."""
+"""Maximum names of a rejected certificate in a log line."""
 
 _log = logging.getLogger("holdfast.server")
 
 
 @dataclass(eq=False)
 class CertWatcher:
-    """Keeps the certificate that is served in step with its files.
+    """Keeps the served certificate in sync with its files.
 
-    `context` is for new connections. Each pair gets a new context, because a context keeps a
-    certificate for each type of key and serves the type it prefers. An unusable pair is counted and
+    `context` is for new connections. Each pair gets a new context, because a context keeps one
+    certificate per key type and serves the type that it prefers. An unusable pair is counted and
     logged once, and the last good one stays in use. `on_loaded` is called with the expiry of each
-    pair that is served, in seconds since 1970.
+    served pair, in seconds since 1970.
     """
 
     certfile: Path
@@ -46,13 +46,13 @@ class CertWatcher:
         self._trusted = ""
         self._seen: tuple[bytes, bytes] | None = None
         self._checks_until_retry = 0
-        """0 where what was seen is served."""
+        """0 if the pair that was last read is served."""
 
     def start(self, *, await_certificate: bool) -> None:
-        """Make the first context. Raises StartError when there is no usable pair.
+        """Create the first context. Raises StartError if there is no usable pair.
 
-        With `await_certificate`, an untrusted certificate is served until there is a usable one:
-        over TLS, the server can then report that it is alive and not ready.
+        With `await_certificate`, an untrusted certificate is served until there is a usable one.
+        The server can then report over TLS that it is alive but not ready.
         """
         self._trusted = _read_client_ca(self.client_ca)
         self.context = self._new_context()
@@ -64,13 +64,13 @@ class CertWatcher:
                 raise
             _log.warning("%s; not ready until there is one", error)
             self._checks_until_retry = CHECKS_UNTIL_RETRY
-            self.context = self._new_context()  # the other one may have half of the pair
+            self.context = self._new_context()  # the failed one may have half of the pair
             _load_placeholder(self.context)
         else:
             self._loaded()
 
     def check(self) -> None:
-        """Serve what the files contain now, if that is new and usable."""
+        """Switch to the pair in the files, if it is new and usable."""
         content = self._read()
         is_new = content != self._seen
         if not is_new and not self._is_retry_due():
@@ -86,12 +86,12 @@ class CertWatcher:
                 self.on_failure()
                 _log.error("%s; the last good one stays in use", error)
             return
-        # Only new handshakes use it: connections that are open keep the old certificate.
+        # Only new handshakes use it; open connections keep the old certificate.
         self.context = context
         self._loaded()
 
     def _new_context(self) -> ssl.SSLContext:
-        """Make one that trusts the clients' CA as it was at startup, whatever its file is now."""
+        """Return a context that trusts the client CA read at startup, even if its file changed."""
         return new_context(self.client_ca, self._trusted)
 
     def _is_retry_due(self) -> bool:
@@ -127,10 +127,10 @@ def _read_client_ca(client_ca: Path | None) -> str:
 
 
 def new_context(client_ca: Path | None = None, trusted: str | None = None) -> ssl.SSLContext:
-    """Make a server context without a certificate: TLS 1.2 or newer, HTTP/1.1 only.
+    """Return a server context without a certificate: TLS 1.2 or newer, HTTP/1.1 only.
 
-    With `client_ca`, PEM, only clients with a certificate from it are served; `trusted` is its
-    content, if it was read before. Raises StartError when it is unusable.
+    With `client_ca` (PEM), only clients with a certificate from this CA are served; `trusted` is
+    its content, if it was read before. Raises StartError if the CA is unusable.
     """
     context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
@@ -146,9 +146,10 @@ def new_context(client_ca: Path | None = None, trusted: str | None = None) -> ss
 
 
 def find_name_problem(certificate: Mapping[str, Any] | None, allowed: Collection[str]) -> str:
-    """Return why a client may not connect, as a message; empty if it may, or if all may.
+    """Return why a client may not connect, as a message; empty if it may.
 
-    `certificate` is that of `SSLSocket.getpeercert()`.
+    `certificate` is the result of `SSLSocket.getpeercert()`. If `allowed` is empty, all clients may
+    connect.
     """
     found = certificate or {}
     attributes = [pair for group in found.get("subject", ()) for pair in group]
@@ -168,9 +169,9 @@ def _unusable_ca(client_ca: Path, error: Exception) -> StartError:
 
 
 def load_pair(context: ssl.SSLContext, certfile: Path, keyfile: Path) -> None:
-    """Load a pair for all later handshakes. Raises StartError when the pair is unusable."""
+    """Load a pair for all later handshakes. Raises StartError if the pair is unusable."""
     try:
-        # Without the empty password, OpenSSL asks for an encrypted key's on the terminal.
+        # Without the empty password, OpenSSL prompts for the password of an encrypted key.
         context.load_cert_chain(certfile, keyfile, password="")
     except (OSError, ValueError) as error:
         raise StartError(

@@ -1,7 +1,7 @@
 """gunicorn's worker for the admission server: accept, enforce limits, drain.
 
-It is a subclass of gunicorn's documented `Worker`. No connection is served without TLS, each phase
-of a connection has a time limit, and shutdown is announced with `Connection: close`.
+It is a subclass of gunicorn's documented `Worker`. All connections use TLS, each phase of a
+connection has a time limit, and `Connection: close` announces the shutdown.
 """
 
 import asyncio
@@ -30,34 +30,34 @@ from holdfast.webhook.server.tls import CertWatcher, find_name_problem
 from holdfast.webhook.sockets import written
 
 TICK = 0.25
-"""Seconds between two checks of all connections and of the master: the precision of the limits."""
+"""Seconds between checks of all connections and of the master: the precision of the limits."""
 FINISH = 3.0
-"""Seconds after the drain for requests in flight; more than the 2.5 s that a review may take."""
+"""Seconds after the drain for requests in flight; more than a review's limit of 2.5 s."""
 QUIET = 0.5
-"""Seconds in which a connection that opened at the end of the drain may send its request."""
+"""Seconds that a connection opened at the end of the drain has to send its request."""
 ACCEPTS_AT_ONCE = 10
-"""Connections accepted in one pass of the loop, so that handshakes proceed during a burst."""
+"""Connections accepted per pass of the event loop, so handshakes make progress during a burst."""
 NEWCOMERS = 0.25
-"""At the connection limit, the share of connections that may have had no response yet."""
+"""Maximum share of connections without a response yet, enforced at the connection limit."""
 GRACE = 0.25
-"""Minimum seconds before a connection without a response may be evicted; a handshake takes
-milliseconds, even among a hundred others."""
+"""Minimum seconds before a connection without a response may be evicted. A handshake takes
+milliseconds, even alongside a hundred others."""
 NO_DESCRIPTORS_PAUSE = 0.5
-"""Seconds without accepting after the system is out of descriptors."""
+"""Seconds to pause accepting when the system is out of file descriptors."""
 TLS_BUFFER = 32 * 1024
-"""Bytes that asyncio buffers for each TLS connection, even if idle; a TLS record has up to 16 KiB.
-With its default of 256 KiB, a thousand stalled handshakes take 300 MB."""
+"""Bytes of asyncio's buffer for each TLS connection, even if idle. A TLS record has up to 16 KiB.
+With asyncio's default of 256 KiB, a thousand stalled handshakes take 300 MB."""
 BODIES_AT_ONCE = 8
-"""Bodies of the maximum size that may be read at the same time."""
+"""Maximum-size bodies that may be read at the same time."""
 GC_THRESHOLD = 20_000
-"""New objects between two collections of the youngest generation: those of about fifty reviews
-instead of two. Reviews leave no cycles behind."""
+"""New objects between collections of the youngest generation: those of about fifty reviews, where
+Python's default is about two. Reviews leave no reference cycles."""
 COLLECT_AFTER = 32
-"""Closed connections until the collector is called: asyncio's TLS leaves cycles behind."""
+"""Closed connections between full collections: asyncio's TLS leaves reference cycles."""
 RELOAD_INTERVAL = 2.0
-"""Seconds between two checks of the certificate's files; a mounted Secret lags by more."""
+"""Seconds between checks of the certificate files; updates of a mounted Secret lag by more."""
 CAP_LOG_INTERVAL = 10.0
-"""Minimum seconds between two log lines about the connection limit."""
+"""Minimum seconds between log lines about the connection limit."""
 
 _logger = logging.getLogger("holdfast.server")
 _logger.addFilter(PeerLogLimit())
@@ -66,19 +66,19 @@ _logger.addFilter(PeerLogLimit())
 class FairSelector(selectors.DefaultSelector):
     """Returns the sockets that are ready, longest-waiting first.
 
-    epoll names sockets that it has named before ahead of others. A client that is answered last
-    would be last again in the next round, which begins before its next request has come, and so
-    wait twice as long as all others, each time.
+    epoll returns sockets that it has returned before ahead of others. The client served last would
+    be last again in the next round, which begins before its next request arrives. It would wait
+    twice as long as all others, every time.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self._turn = 0
         self._served: dict[int, int] = {}
-        """By descriptor, its last turn: they are numbered."""
+        """The number of each descriptor's last turn."""
 
     def select(self, timeout: float | None = None) -> list[tuple[selectors.SelectorKey, int]]:
-        """Wait as any selector does."""
+        """Wait for ready sockets, and return them longest-waiting first."""
         ready = super().select(timeout)
         if len(ready) > 1:
             served = self._served
@@ -90,7 +90,7 @@ class FairSelector(selectors.DefaultSelector):
 
 
 def boot_error(error: Exception) -> SystemExit:
-    """Log why the worker cannot start; make what ends it, and the master with it."""
+    """Log why the worker cannot start, and return the exit that also stops the master."""
     unexpected = None if isinstance(error, HoldfastError) else error
     _logger.error("cannot start: %s", error, exc_info=unexpected)
     return SystemExit(Arbiter.WORKER_BOOT_ERROR)
@@ -118,7 +118,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             Phase.CLOSING: self.settings.shutdown_timeout,
         }
         self._waiting: deque[Connection] = deque()
-        """Connections with pipelined requests."""
+        """Connections with pipelined requests to answer."""
         self._closed_connections = 0
         self._evicted = 0
         self._cap_logged = float("-inf")
@@ -134,7 +134,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
     def respond(
         self, request: HttpRequest, peer: str
     ) -> HttpResponse | Coroutine[Any, Any, HttpResponse]:
-        """Answer a request from an address at once, or return what to await."""
+        """Return the response to a request from an address, or a coroutine that returns it."""
         method, path, content_type, content_encoding, body, _ = request
         if method == "POST":
             return self._handler.post(path, content_type, body, content_encoding, peer)
@@ -150,9 +150,9 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         return not problem
 
     def serve_later(self, connection: Connection) -> None:
-        """Answer one pipelined request of all connections in each pass of the loop.
+        """Queue a connection with pipelined requests; each pass of the loop answers one request.
 
-        Clients that pipeline therefore do not keep others waiting.
+        This way, clients that pipeline do not keep others waiting.
         """
         self._waiting.append(connection)
         if len(self._waiting) == 1:
@@ -165,7 +165,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         connection.serve_next()
 
     def served(self, connection: Connection) -> None:
-        """Note that a client has had a response."""
+        """Record that a client has had a response, and is no longer a newcomer."""
         if connection in self.newcomers:
             del self.newcomers[connection]
             self._addresses[connection.address] -= 1
@@ -180,15 +180,15 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             self._closed_connections += 1
 
     def handle_exit(self, *_signal: object) -> None:
-        """SIGTERM: begin the drain."""
+        """Begin the drain, on SIGTERM."""
         self.draining = True
 
     def handle_quit(self, *_signal: object) -> None:
-        """SIGINT and SIGQUIT: stop at once, in order."""
+        """Stop in order but without a drain, on SIGINT and SIGQUIT."""
         self.alive = False
 
     def run(self) -> None:
-        """Serve until a signal, or the end of the master."""
+        """Serve until a signal arrives or the master exits."""
         self.loop = asyncio.SelectorEventLoop(FairSelector())
         asyncio.set_event_loop(self.loop)
         try:
@@ -207,13 +207,13 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         self._handler: AsyncHandler = self.wsgi
         self.body_limit = self._handler.body_limit
         self.bodies = BodyBudget(BODIES_AT_ONCE * self.body_limit)
-        # Undocumented, but no argument of asyncio sets this size.
+        # Undocumented, but asyncio has no argument for this size.
         asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
         try:
             self._certificate.start(await_certificate=self.settings.await_certificate)
             self._handler.on_startup()
-            # The collector writes to each object that it visits. All objects so far stay, so that
-            # visiting them would only copy pages that are shared with the master.
+            # The collector writes to each object that it visits, which copies pages shared with
+            # the master. All objects so far are long-lived, so it can skip them.
             gc.freeze()
             gc.set_threshold(GC_THRESHOLD)
             self._listen()
@@ -231,7 +231,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             write_whole(self.settings.ready_file, address)
 
     def _is_to_stop(self) -> bool:
-        # A master that was killed sends no signal: the worker gets another parent.
+        # A killed master sends no signal, but the worker then gets another parent.
         return self.draining or not self.alive or self.ppid != os.getppid()
 
     async def _tick(self, seconds: float) -> None:
@@ -242,7 +242,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             limit = self._limits.get(connection.phase)
             if limit is None or now - connection.since <= limit:
                 continue
-            # An idle client gets an orderly close; one that stalls would stall the close, too.
+            # Close an idle connection in order; a stalled client would stall that close, too.
             if connection.phase is Phase.IDLE:
                 connection.finish()
             else:
@@ -276,7 +276,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
                 return
 
     def _open_later(self, listener: socket.socket, peer: socket.socket, address: str) -> None:
-        """Wait for room for this client; the kernel's backlog holds all others meanwhile."""
+        """Retry until there is room for this client; others wait in the kernel's backlog."""
         if self._open(peer, address):
             self._resume_accepting(listener)
         else:
@@ -293,7 +293,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
             self.loop.add_reader(listener.fileno(), self._accept, listener)
 
     def _open(self, peer: socket.socket, address: str) -> bool:
-        """Begin the handshake; False if there is no room now."""
+        """Start the handshake. Return False if there is no room now."""
         if len(self.connections) >= self.settings.max_connections:
             if not self._make_room():
                 return False
@@ -309,9 +309,10 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         return True
 
     def _make_room(self) -> bool:
-        """Evict a newcomer beyond their share, else the client longest in its phase; False if none.
+        """Evict a newcomer if they exceed their share, else the client longest in its phase.
 
-        So neither clients that stall nor those that sent one request can keep others out.
+        Return False if no connection can be evicted. Neither clients that stall nor clients that
+        sent one request can keep others out.
         """
         if len(self.newcomers) > self.settings.max_connections * NEWCOMERS:
             return self._evict_newcomer()
@@ -326,8 +327,8 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         return True
 
     def _evict_newcomer(self) -> bool:
-        """Evict the oldest newcomer, if past GRACE, from the address that has most of them."""
-        # So a client that opens many connections displaces itself, and not the API server.
+        """Evict the oldest newcomer, if past GRACE, from the address with the most newcomers."""
+        # A client that opens many connections then displaces itself, not the API server.
         crowded = max(self._addresses, key=self._addresses.__getitem__, default=None)
         for connection in self.newcomers:
             if connection.address == crowded and connection.phase is not Phase.ANSWERING:
@@ -351,13 +352,13 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         connection.opening = None
         if not connection.is_open:
             self.forget(connection)
-            peer.close()  # asyncio has done so too, unless its task was cancelled before it began
+            peer.close()  # asyncio does too, unless its task was cancelled before it started
 
     async def _drain(self) -> None:
-        """Announce the end with each response for a while, then stop accepting, then close."""
+        """Announce the shutdown in each response for a while, then stop accepting, then close."""
         self.draining = True
-        # A client that keeps its connection learns of the end from a response: closing at once
-        # would fail the call that it is about to send.
+        # A keep-alive client learns of the shutdown from a response. Closing at once would fail
+        # the request that it is about to send.
         end = self.loop.time() + self.settings.drain
         while self.alive and self.loop.time() < end:
             await self._tick(min(TICK, self.settings.drain))

@@ -1,8 +1,8 @@
 """The controller that queues VMs whose node may have to be recorded, and reports the results.
 
 For each VMI in the queue it runs `reconciler.py`, which records the VM's node and then releases its
-pods. Watches only say which VMI: everything that decides is read again.
-It keeps no state that the API server does not have, so it can be killed and restarted at any time.
+pods. Watches only select the VMI: the reconciler reads everything that it needs again. All state is
+in the API server, so the controller can be killed and restarted at any time.
 """
 
 from __future__ import annotations
@@ -29,14 +29,14 @@ from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, Tas
 from holdfast.webhook.workqueue.queue import WorkQueue
 
 WORKERS = 8
-"""VMIs reconciled at once."""
+"""Maximum number of VMIs reconciled concurrently."""
 WORKERS_OF_ONE = 6
-"""How many of them may be of one namespace, or of all slow ones together."""
+"""Maximum number of workers for one namespace, or for all slow namespaces together."""
 FIRST_OF_ONE = 3
-"""Workers that a namespace starts with, before a VMI is reconciled."""
+"""Workers of a namespace until its first VMI is reconciled."""
 RECHECK_SECONDS = 30.0
-"""How often a pod is checked that no watch reports, or whose node cannot take it, and a VM that has
-not run yet: a node is reported as not ready only a while after it died."""
+"""Seconds between checks of orphaned pods, of pods whose node cannot take them, and of VMs that
+have not run yet. A dead node is reported as not ready only after a while."""
 
 _log = logging.getLogger("holdfast.sticky")
 
@@ -44,8 +44,8 @@ _log = logging.getLogger("holdfast.sticky")
 class StickyController:
     """Watches the pods of VMs, and reconciles their VMIs.
 
-    `may_write` is asked before each write: only the leader may. `may_sweep` delays the search for
-    pods that no watch reports.
+    `may_write` is called before each write, because only the leader may write. The sweep for
+    orphaned pods waits for `may_sweep`.
     """
 
     def __init__(
@@ -90,21 +90,21 @@ class StickyController:
 
     @property
     def synced(self) -> bool:
-        """True once all pods that wait for a record are known."""
+        """Whether all pods that wait for a record are known."""
         return self._watch.synced
 
     def add_to(self, threads: ThreadGroup) -> None:
-        """Add the threads of this controller to those of the process."""
+        """Add the controller's threads to those of the process."""
         threads.add("record", self._loop.run, grace=GRACE_SECONDS)
         for name, work in self._watch.feeders():
             threads.add(name, work, grace=0)  # a watch may be silent for long
 
     def wake(self) -> None:
-        """Look at once at what there is to do: this process leads now."""
+        """Check the queue at once, because this process has become the leader."""
         self._loop.wake()
 
     def enqueue(self, key: ObjectKey, seconds: float = 0.0) -> None:
-        """Have a VMI reconciled in so many seconds, or earlier if that was asked for."""
+        """Enqueue a VMI to reconcile in `seconds`, or earlier if that was already requested."""
         with self._changed:
             at, known = self._now() + seconds, self._queue.get(key)
             if known is None or at < known or not self._queue.waits(key):
@@ -116,7 +116,7 @@ class StickyController:
         with self._changed:
             self._queue.discard(key)
 
-    # --- one VMI, in a thread of the pool ------------------------------------------------------
+    # --- one VMI, in a worker thread -----------------------------------------------------------
 
     def _reconcile(self, task: Task) -> TaskResult:
         key = task.key
@@ -125,7 +125,7 @@ class StickyController:
                 self._watch, self._reconciler, key, needs_long_timeout=task.needs_long_timeout
             )
             self._report(key, result)
-        except Exception as exc:  # noqa: BLE001 - one VM must not keep all others waiting
+        except Exception as exc:  # noqa: BLE001 - one VM must not block all others
             _log.exception("VMI %s/%s", *key)
             return TaskResult(f"{type(exc).__name__}: {exc}")
         if not result.problem and self._needs_recheck(key, result):
@@ -133,7 +133,7 @@ class StickyController:
         return TaskResult(result.problem, result.retry_after or 0.0)
 
     def _needs_recheck(self, key: ObjectKey, result: ReconcileResult) -> bool:
-        """Return whether a VMI has to be reconciled again though no watch may report a change."""
+        """Return whether to reconcile a VMI again even if no watch reports a change."""
         is_unwatched = bool(self._watch.orphans_of(key))
         is_starting = bool(result.starting and result.node)
         return is_unwatched or is_starting or any(pod.is_unschedulable for pod in result.waiting)
@@ -164,7 +164,7 @@ class StickyController:
             self._report_difference(vm, result.args, result.node, result.differs)
         stuck = [pod for pod in result.waiting if pod.is_unschedulable and not pod.spec.node_name]
         stuck += self._watch.provisioners_of(key, result.starting)
-        # A pod that is bound to a dead node starts no VM either, and is not held any more.
+        # A pod bound to a dead node does not start its VM either, and is no longer held.
         bound = result.starting and not (result.waiting or result.freed)
         if vm is not None and result.args is not None and result.node and (stuck or bound):
             self._report_node(vm, result.args, result.node, stuck)
@@ -190,7 +190,7 @@ class StickyController:
     def _report_node(
         self, vm: VirtualMachine, args: StickyArgs, name: str, pods: Sequence[LauncherPod]
     ) -> None:
-        """Report why the node of a VM cannot take it, if that is the node's fault."""
+        """Report why the node of a VM cannot take it, if the node is at fault."""
         if args.affinity != "required":
             return
         try:
@@ -222,7 +222,7 @@ class StickyController:
 def reconcile(
     watch: VmWatch, reconciler: VmReconciler, key: ObjectKey, *, needs_long_timeout: bool = False
 ) -> ReconcileResult:
-    """Reconcile a VMI from the known state of its pods, and record the result."""
+    """Reconcile a VMI after reading its orphans, and drop the pods that were freed."""
     for orphan in watch.orphans_of(key):
         try:
             watch.refresh(orphan, reconciler.read_pod(orphan))

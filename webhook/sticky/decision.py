@@ -1,14 +1,15 @@
-"""What to record on a VM, and which of its pods need not wait any longer. Pure.
+"""Decides what to record on a VM, and which of its pods to release. Pure.
 
-A pod that is bound shows where its VM runs, and carries our finalizer until that is recorded. So a
-controller that starts late, or again, sees everything that it needs, and decides the same. A record
-changes by the first node, by a migration, or by a person, and by nothing else:
+A bound pod shows where its VM runs, and keeps our finalizer until that node is recorded. A
+controller that starts late, or restarts, therefore sees everything that it needs, and reaches the
+same decision. Only the first node, a migration or a person changes a record:
 
-- no record, or a clone's: the first node where the VM has run is recorded;
-- a record: it stays, unless a migration moved the VM since it was written, sticky or not;
-- a record that was removed while our UID annotation remains: a person freed the VM for its next
-  start, so the current run is not recorded again; the next one is. The UID of a VM that runs while
-  it is not sticky is removed: nobody sees its starts, so once it is sticky it is recorded at once.
+- No record, or a clone's: the first node where the VM has run is recorded.
+- A record: it stays, unless a migration has moved the VM since it was written, sticky or not.
+- A record that was removed while our UID annotation remains: a person freed the VM for its next
+  start, so the current run is not recorded again, but the next one is. The UID of a VM that runs
+  while it is not sticky is removed. Its starts are not observed, so its node is recorded at once
+  when it becomes sticky.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from holdfast.webhook.plugins.sticky_policy import StickyArgs
 
 
 class RecordChange(enum.StrEnum):
-    """The change of a VM's record; the values are labels of a metric."""
+    """The change to a VM's record. The values are label values of a metric."""
 
     NONE = "none"
     RECORDED = "recorded"
@@ -46,11 +47,11 @@ NOT_ENABLED = (
 
 @dataclass(frozen=True, slots=True)
 class ObservedState:
-    """Everything that decides about the pods of one VMI.
+    """All inputs to the decision about the pods of one VMI.
 
-    `pods` carry our finalizer and name a VMI of this name, the oldest first. `instance` is None if
-    it does not exist, `vm` if the VMI belongs to none, `args` if sticky VMs are not enabled.
-    `migrations` are those that exist, by UID.
+    `pods` have our finalizer and refer to a VMI of this name, oldest first. `instance` is None if
+    the VMI does not exist, `vm` if the VMI does not belong to a VM, `args` if sticky VMs are not
+    enabled. `migrations` are the existing migrations, by UID.
     """
 
     pods: Sequence[LauncherPod]
@@ -62,11 +63,11 @@ class ObservedState:
 
 @dataclass(frozen=True, slots=True)
 class Decision:
-    """What to do, in this order: write `annotations` on the VM, then release the pods in `free`.
+    """The actions, in this order: write `annotations` to the VM, release the pods in `free`.
 
-    An annotation without a value is removed.
-    `node` is where the VM starts again from then on; `waiting` are the pods that are still held.
-    `differs` is the node where the VM runs, if it runs elsewhere and nothing explains that.
+    An annotation without a value is removed. `node` is where the VM starts from then on; `waiting`
+    are the pods that stay held. `differs` is the node where the VM runs, if it runs elsewhere and
+    nothing explains that.
     """
 
     change: RecordChange = RecordChange.NONE
@@ -79,18 +80,18 @@ class Decision:
 
 
 def may_run_vm(pod: LauncherPod) -> bool:
-    """Return whether a VMI may run in a pod: one that only provisions volumes never does."""
+    """Return whether a VMI may run in a pod. A pod that only provisions volumes never runs one."""
     if kubevirt.EPHEMERAL_PROVISIONING in pod.annotations:
         return False
     return kubevirt.vmi_of(pod) is not None
 
 
 def decide(state: ObservedState) -> Decision:
-    """Decide about a VM's record, and about the pods that wait for it."""
+    """Return the decision about a VM's record and the pods that wait for it."""
     instance, vm, args = state.instance, state.vm, state.args
     if args is None:
         return Decision(free=state.pods, remark=NOT_ENABLED)
-    # There is no VM to record a node on, or no further start that would read it.
+    # There is no VM to record a node on, or the VM will not start again.
     if instance is None or vm is None or vm.metadata.deletion_timestamp is not None:
         return Decision(free=state.pods)
     run = _Run(state.pods, instance, state.migrations)
@@ -100,10 +101,10 @@ def decide(state: ObservedState) -> Decision:
     if too_many:
         change, node, annotations = RecordChange.NONE, sticky_policy.recorded_node(vm, args), {}
     if not sticky_policy.is_sticky(vm, args):
-        # Otherwise the VM would return to the node before the migration once it is sticky again.
+        # Otherwise the VM would return to its previous node once it is sticky again.
         if change is RecordChange.FOLLOWED:
             return Decision(change, annotations, node, state.pods)
-        # The guard lets nobody change a VM with more annotations than it compares.
+        # The guard rejects changes to a VM with more annotations than it compares.
         can_unmark = run.has_run and are_storable(vm.annotations)
         if not (can_unmark and was_cleared(vm, args)):
             return Decision(free=state.pods)
@@ -118,28 +119,28 @@ def decide(state: ObservedState) -> Decision:
 
 
 def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChange, str]:
-    """Return the change of the record, and the node that it names afterwards."""
+    """Return the change to the record, and the node that it names afterwards."""
     recorded = sticky_policy.recorded_node(vm, args)
     follows = args.on_migration == "follow"
     if not recorded:
-        # A VM that never runs, because something is wrong with that node, may start on another one.
+        # A VM that never ran, because its node has a problem, may start on another node.
         if not run.has_run or (was_cleared(vm, args) and not run.first_node):
             return RecordChange.NONE, ""
-        # After a migration the two differ: `onMigration` says which one counts.
+        # After a migration the two differ: `onMigration` decides which one counts.
         node = (run.node or run.first_node) if follows else (run.first_node or run.node)
         return (RecordChange.RECORDED, node) if node else (RecordChange.NONE, "")
     if follows and run.moved_from(recorded, vm, args):
         return RecordChange.FOLLOWED, run.node
     runs = bool(run.node or run.first_node)
-    # A person need not write the UID, but without it a later clearing would go unnoticed.
+    # A person need not write the UID, but without it a later removal would go unnoticed.
     marked = vm.annotations.get(kubevirt.STICKY_NODE_UID)
     return (RecordChange.MARKED if runs and not marked else RecordChange.NONE), recorded
 
 
 def _differs(run: _Run, vm: VirtualMachine, args: StickyArgs, node: str) -> bool:
-    """Return whether the VM would move at its next start, although nobody asked for that.
+    """Return whether the VM would move at its next start, although nobody requested that.
 
-    Under the other `affinity` and `onMigration` a VM may run elsewhere.
+    With any other `affinity` or `onMigration`, a VM may run elsewhere.
     """
     if args.affinity != "required" or args.on_migration != "follow" or run.is_moving:
         return False
@@ -156,13 +157,13 @@ def _annotations(
 
 
 def was_cleared(vm: VirtualMachine, args: StickyArgs) -> bool:
-    """Return whether a person removed the record: the UID that was written with it is left."""
+    """Return whether a person removed the record: the UID written with it remains."""
     uid = vm.annotations.get(kubevirt.STICKY_NODE_UID)
     return uid == vm.metadata.uid and not vm.annotations.get(args.node_annotation)
 
 
 class _Run:
-    """One run of a VM: its VMI, and those of its pods that are held."""
+    """One run of a VM: its VMI and its held pods."""
 
     def __init__(
         self, pods: Iterable[LauncherPod], instance: Instance, migrations: Mapping[str, Migration]
@@ -175,18 +176,18 @@ class _Run:
         self._settled = all(self._is_settled(pod) for pod in self._targets if pod.spec.node_name)
         bound = [pod.spec.node_name for pod in starts if pod.spec.node_name]
         self.first_node = bound[0] if bound else ""
-        """The node of the first pod; empty if it is not bound, or no longer held."""
+        """The node of the first pod; empty if that pod is not bound, or no longer held."""
         self.has_run = instance.has_run
 
     @property
     def node(self) -> str:
-        """Where the VM runs according to KubeVirt; empty while it may be moving."""
+        """The node of the VM according to KubeVirt; empty while the VM may be moving."""
         name = self._instance.status.node_name
         return name if self._settled and syntax.is_object_name(name) else ""
 
     @property
     def is_moving(self) -> bool:
-        """Whether the VM does not run, or it is not certain that it stays where it does."""
+        """Whether the VM is not running, or may be moving to another node."""
         state = self._instance.status.migration_state
         runs = self.node and self._instance.runs
         return not runs or (state is not None and not state.completed)
@@ -200,8 +201,8 @@ class _Run:
     def _was_reported(self, recorded: str, vm: VirtualMachine, args: StickyArgs) -> bool:
         """Return whether the VMI reports a migration that the record has to follow.
 
-        The controller's own record follows every migration, although the source may be another
-        node: one of another cluster, or one that the VM reached unobserved.
+        A record written by the controller follows every migration, even if the source is not the
+        recorded node: it may be in another cluster, or the VM may have reached it unobserved.
         """
         state = self._instance.status.migration_state
         if state is None or not state.has_reached(self.node):
@@ -214,10 +215,10 @@ class _Run:
         )
 
     def _was_held(self, recorded: str) -> bool:
-        """Return whether held pods show the migration, also if the VMI reports a later one.
+        """Return whether held pods show the migration, even if the VMI reports a later one.
 
-        If it is known which nodes the VM came from, and the record is none of them, then a person
-        wrote it, and it stays.
+        If all source nodes are known and the record is not one of them, a person wrote the record,
+        and it stays.
         """
         if not any(pod.spec.node_name == self.node for pod in self._targets):
             return False
@@ -226,7 +227,7 @@ class _Run:
         return "" in sources or recorded in {*sources, self.first_node}
 
     def waits(self, pod: LauncherPod, record: str) -> bool:
-        """Return whether to keep a pod: it may be bound or run later, or a migration goes on."""
+        """Return whether to hold a pod: it may still be bound or run, or is being migrated."""
         if not pod.spec.node_name:
             return not pod.has_ended and not (pod in self._targets and self._is_settled(pod))
         if pod in self._targets and not self._settled:
@@ -235,7 +236,7 @@ class _Run:
         return may_run and not record
 
     def _is_target(self, pod: LauncherPod) -> bool:
-        """Return whether a migration created a pod; a VM's template may have the label, too."""
+        """Return whether a migration created a pod. A VM's template may also have the label."""
         uid = pod.labels.get(kubevirt.MIGRATION_JOB)
         return uid is not None and (
             uid in self._migrations or bool(self._instance.status.node_name)
@@ -245,12 +246,12 @@ class _Run:
         return self._migrations.get(pod.labels.get(kubevirt.MIGRATION_JOB, ""))
 
     def _is_settled(self, pod: LauncherPod) -> bool:
-        """Return whether a pod's migration is over, or gone."""
+        """Return whether a pod's migration is over or gone."""
         migration = self._migration(pod)
         return migration is None or migration.is_over or self._instance.is_over
 
     def _has_failed(self, pod: LauncherPod) -> bool:
-        """Return whether the VM never reached a target; the phase alone may be late."""
+        """Return whether the VM never reached a target. The migration's phase may be stale."""
         migration = self._migration(pod)
         failed = migration is not None and migration.status.phase == "Failed"
         return failed and pod.spec.node_name != self.node

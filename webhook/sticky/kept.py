@@ -1,6 +1,6 @@
-"""Reduces VMIs and their pods to what the controller keeps of them. Pure.
+"""Reduces VMIs and their pods to the fields that the controller keeps. Pure.
 
-A user can fill an object up to the API server's limit, with texts that would take many times as
+A user can fill an object up to the API server's limit, with strings that would take many times as
 much memory here.
 """
 
@@ -16,9 +16,10 @@ from holdfast.webhook.model.kubevirt import Instance, LauncherPod
 from holdfast.webhook.model.objects import ApiStruct, Metadata, OwnerReference, PodSpec, PodStatus
 
 SMALL = 1 << 14
-"""Bytes of a pod that is kept in full; the node selector for a host-model CPU alone has 5,000."""
+"""Maximum size in bytes of a pod that is kept in full. The node selector for a host-model CPU alone
+takes 5,000."""
 _LONGEST = 253
-"""Characters of the longest name; a longer text is not kept."""
+"""Maximum length of a name in characters. Longer strings are not kept."""
 _ANNOTATIONS = (kubevirt.MIGRATION_NAME, kubevirt.EPHEMERAL_PROVISIONING)
 
 Struct = TypeVar("Struct", bound=ApiStruct)
@@ -26,7 +27,7 @@ _ENCODER = msgspec.json.Encoder()
 
 
 def instance(one: Instance) -> Instance:
-    """Return what decides about a VMI and its VM."""
+    """Return a VMI with only the fields that decisions about it and its VM need."""
     status = one.status
     ran = [each for each in status.phase_transition_timestamps or () if each.phase == "Running"]
     state = status.migration_state
@@ -42,9 +43,9 @@ def instance(one: Instance) -> Instance:
 
 
 def pod(one: LauncherPod) -> LauncherPod:
-    """Return a small pod unchanged, and of a large one what decides about it.
+    """Return a small pod unchanged, or a large pod with only the fields that decisions need.
 
-    That lacks the resourceVersion: the pod has to be read again before it is written.
+    A reduced pod lacks the resourceVersion: it must be read again before it is written.
     """
     if len(_ENCODER.encode(one)) <= SMALL:
         return one
@@ -65,13 +66,13 @@ def pod(one: LauncherPod) -> LauncherPod:
 
 
 def _metadata(known: Metadata, owner: OwnerReference | None, **more: Any) -> Metadata:
-    """Keep what identifies an object, and its owner."""
+    """Return only an object's identity and its owner, with `more` fields added."""
     owners = None if owner is None else [_bounded(owner)]
     return Metadata(known.name, "", known.namespace, known.uid, owner_references=owners, **more)
 
 
 def _bounded(one: Struct) -> Struct:
-    """Empty the texts of a struct that are too long for a name."""
+    """Return a copy of a struct with each string that is too long for a name emptied."""
     texts = ((name, getattr(one, name)) for name in one.__struct_fields__)
     return msgspec.structs.replace(
         one, **{name: "" for name, text in texts if isinstance(text, str) and len(text) > _LONGEST}

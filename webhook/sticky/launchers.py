@@ -11,22 +11,22 @@ from holdfast.webhook.sticky import kept
 
 
 def instance_key(pod: LauncherPod) -> ObjectKey:
-    """Return the key of a pod's VMI; a pod without one is reconciled under its own."""
+    """Return the key of a pod's VMI, or the pod's key if it does not have a VMI."""
     owner = kubevirt.vmi_of(pod)
     return pod.metadata.namespace, pod.metadata.name if owner is None else owner.name
 
 
 def cannot_provision(pod: LauncherPod) -> bool:
-    """Return whether a pod that only binds a VM's volumes finds no node; it has no finalizer."""
+    """Return whether a pod that only binds volumes, without our finalizer, finds no node."""
     provisions = kubevirt.EPHEMERAL_PROVISIONING in pod.annotations and not pod.has_finalizer
     has_vmi = kubevirt.vmi_of(pod) is not None
     return provisions and has_vmi and pod.is_unschedulable and not pod.has_ended
 
 
 class LauncherIndex:
-    """Pods of VMs.
+    """Pods of VMs, indexed by VMI.
 
-    An orphan is one that no watch reports any more: it has to be read to be known.
+    An orphan is a pod that no watch reports any more. It must be read by name.
     """
 
     def __init__(self) -> None:
@@ -48,24 +48,24 @@ class LauncherIndex:
         return self._pods.get(key)
 
     def ended(self) -> int:
-        """Count those that have ended, or are being deleted."""
+        """Return the number of pods that have ended or are being deleted."""
         return sum(pod.has_ended for pod in self._pods.values())
 
     def instances(self) -> list[ObjectKey]:
-        """Return all VMIs that have such pods."""
+        """Return the keys of all VMIs with pods in the index."""
         return list(self._by_instance)
 
     def of(self, instance: ObjectKey) -> Sequence[LauncherPod]:
-        """Return the pods of a VMI, the oldest first."""
+        """Return the pods of a VMI, oldest first."""
         pods = [self._pods[key] for key in self._by_instance.get(instance, ())]
         return sorted(pods, key=lambda pod: (pod.created_ms, pod.metadata.name))
 
     def orphans(self, instance: ObjectKey) -> Sequence[ObjectKey]:
-        """Return those pods of a VMI that are orphans."""
+        """Return the keys of a VMI's orphans."""
         return [key for key in self._by_instance.get(instance, ()) if key in self._orphans]
 
     def keep(self, pod: LauncherPod, *, orphan: bool = False) -> ObjectKey:
-        """Add or update a pod, and return its VMI."""
+        """Add or update a pod, and return the key of its VMI."""
         self.forget(pod.key)
         instance = instance_key(pod)
         self._pods[pod.key] = kept.pod(pod)
@@ -75,14 +75,14 @@ class LauncherIndex:
         return instance
 
     def update(self, pod: LauncherPod, *, belongs: bool) -> ObjectKey | None:
-        """Keep or drop a pod; return its VMI if more than the pod's progress has changed."""
+        """Keep or drop a pod. Return its VMI's key if more than the pod's progress has changed."""
         before = self.get(pod.key)
         instance = self.keep(pod) if belongs else self.forget(pod.key)
         after = self.get(pod.key)
         return None if before and after and _is_same(before, after) else instance
 
     def mark_unwatched(self, key: ObjectKey) -> ObjectKey | None:
-        """Make a pod an orphan, and return its VMI; None for an unknown pod."""
+        """Mark a pod as an orphan. Return its VMI's key, or None if the pod is unknown."""
         pod = self._pods.get(key)
         if pod is None:
             return None
@@ -90,7 +90,7 @@ class LauncherIndex:
         return instance_key(pod)
 
     def forget(self, key: ObjectKey, uid: str | None = None) -> ObjectKey | None:
-        """Drop a pod, if its uid is still that, and return its VMI; None for no such pod."""
+        """Drop a pod, if its uid matches. Return its VMI's key, or None if no pod was dropped."""
         pod = self._pods.get(key)
         if pod is None or uid not in {None, pod.metadata.uid}:
             return None
@@ -104,7 +104,7 @@ class LauncherIndex:
 
 
 def _is_same(before: LauncherPod, after: LauncherPod) -> bool:
-    """Return whether a pod is the same, except for its progress, which its VMI reports."""
+    """Return whether a pod is unchanged, except for its progress, which its VMI reports."""
     one, other = (
         (
             pod.metadata.uid,

@@ -1,7 +1,7 @@
-"""Why a VM's node cannot take it, in words for the VM's owner.
+"""Explains to a VM's owner why its node cannot take the VM.
 
-Only problems that the scheduler does not name: of nodes that do not match, it says how many there
-are. It reports a lack of room and taints in its own Events.
+Covers only problems that the scheduler does not report: it only counts the nodes that do not match.
+It reports taints and a lack of room in its Events.
 """
 
 from __future__ import annotations
@@ -18,9 +18,9 @@ TIMEOUT = 5.0
 
 
 def find(api: Api, name: str, pod: LauncherPod | None) -> str:
-    """Read a node, and return why it cannot take a pod, and the cure. Raises ClusterError.
+    """Read a node, and return why it cannot take a pod, and the fix. Raises ClusterError.
 
-    None is a pod that is bound to the node already.
+    `pod` is None for a pod that is already bound to the node.
     """
     node = None
     if syntax.is_object_name(name):
@@ -29,7 +29,10 @@ def find(api: Api, name: str, pod: LauncherPod | None) -> str:
 
 
 def problem_of(name: str, node: Node | None, pod: LauncherPod | None) -> str:
-    """Return why a node, None if it does not exist, cannot take a pod; empty if it can."""
+    """Return why a node cannot take a pod, or an empty string if it can.
+
+    `node` is None if the node does not exist.
+    """
     if node is None:
         return "which does not exist; bring it back under its name"
     if node.spec.unschedulable and pod is not None:
@@ -42,7 +45,7 @@ def problem_of(name: str, node: Node | None, pod: LauncherPod | None) -> str:
 
 
 def _contradiction(node: Node, pod: LauncherPod) -> str:
-    """Return what about a pod rules out a node that accepts pods; empty if nothing does."""
+    """Return the part of a pod that rules out a schedulable node, or an empty string."""
     unmet = node_affinity.unmet(pod, node)
     if unmet:
         return (
@@ -55,7 +58,7 @@ def _contradiction(node: Node, pod: LauncherPod) -> str:
 
 
 def advice(vm_key: tuple[str, str], node: str, problem: str, annotation: str) -> str:
-    """Return what a person can do for a VM whose node cannot take it."""
+    """Return advice for the owner of a VM whose node cannot take it."""
     (namespace, name), node = vm_key, _shown(node)
     return (
         f"the VM waits for its node {node}, {problem}; or, if its disks are available elsewhere: "
@@ -64,7 +67,7 @@ def advice(vm_key: tuple[str, str], node: str, problem: str, annotation: str) ->
 
 
 def difference(vm_key: tuple[str, str], node: str, runs_on: str, annotation: str) -> str:
-    """Return what a person has to know about a VM that runs elsewhere without a reason."""
+    """Return a warning about a VM that runs on another node for no known reason."""
     (namespace, name), node = vm_key, _shown(node)
     return (
         f"the VM runs on {runs_on}, but starts on {node} the next time, which is recorded: no "
@@ -74,5 +77,5 @@ def difference(vm_key: tuple[str, str], node: str, runs_on: str, annotation: str
 
 
 def _shown(node: str) -> str:
-    """Shorten a recorded node: a user may write anything there."""
+    """Shorten and escape a recorded node, because a user may write anything there."""
     return messages.escape(messages.shorten(node, 253))

@@ -1,7 +1,8 @@
-"""Reconciles the pods of one VMI: reads what decides, writes the VM's record, frees the pods.
+"""Reconciles the pods of one VMI: reads its state, writes the VM's record, frees the pods.
 
-Each write is guarded by the object's uid and resourceVersion. If one fails because the object has
-changed, everything is read and decided again at once; if others refuse it, it is retried later.
+Each write is guarded by the object's uid and resourceVersion. If a write fails because the object
+has changed, the reconciler reads and decides everything again at once. If the write is rejected for
+another reason, it is retried later.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ from holdfast.webhook.sticky.decision import (
 )
 
 TIMEOUT = 10.0
-"""Seconds for one request: one that hangs is better sent again. A write after a failure in a slow
-namespace has as long as admission may take."""
+"""Timeout of one request, in seconds. A request that hangs is better sent again. A write after a
+failure in a slow namespace may take as long as admission may."""
 ATTEMPTS = 8
-"""Patches sent in a row while other writers keep changing an object; then it backs off."""
+"""Patches sent in a row while other writers keep changing an object, before the VMI backs off."""
 CURE = "bind the ClusterRole holdfast-controller-kubevirt of the manifests to the controller"
-"""What to do if the controller may not read or write KubeVirt's objects."""
+"""The fix if the controller is not allowed to read or write KubeVirt's objects."""
 
 ArgsForPod = Callable[[Pod], StickyArgs | None]
 """Returns the arguments that apply to a pod, or None if sticky VMs are not enabled for it."""
@@ -44,12 +45,12 @@ T = TypeVar("T")
 
 @dataclass(slots=True)
 class ReconcileResult:
-    """How an attempt ended.
+    """The result of an attempt.
 
-    `change` and `node` describe the VM's record; `freed` pods lost their finalizer, `waiting` ones
-    keep it. `differs` is the node where the VM runs instead. `starting` is the UID of a VMI that
-    has not run yet. `problem` says why to retry, and `retry_after` in how many seconds at the
-    earliest, if the server asked for that.
+    `change` and `node` describe the VM's record. `freed` pods have lost their finalizer, `waiting`
+    pods keep it. `differs` is the node where the VM runs instead. `starting` is the UID of a VMI
+    that has not run yet. `problem` is why to retry, and `retry_after` the minimum wait in seconds,
+    if the server asked for one.
     """
 
     vm: VirtualMachine | None = None
@@ -73,12 +74,12 @@ class VmReconciler:
         self._args_for = args_for
         self._may_write = may_write
         self._listing = threading.Lock()
-        """Held while migrations are listed: the pages of all workers together could be too much."""
+        """Held while migrations are listed: the pages of all workers at once could be too large."""
 
     def reconcile(
         self, key: ObjectKey, pods: Sequence[LauncherPod], *, needs_long_timeout: bool = False
     ) -> ReconcileResult:
-        """Reconcile a VMI and its held pods. Never raises for anything that a cluster may do."""
+        """Reconcile a VMI and its held pods. Cluster failures are returned, never raised."""
         result = ReconcileResult()
         try:
             timeout = SLOW_ADMISSION_TIMEOUT if needs_long_timeout else TIMEOUT
@@ -110,7 +111,7 @@ class VmReconciler:
                     continue
                 result.change = decision.change
             result.node, result.differs = decision.node, decision.differs
-            # After the record: a pod without its finalizer may go, and its node with it.
+            # After the record: without its finalizer a pod may go, and its node with it.
             changed = [pod for pod in decision.free if not self._free(pod, result, timeout)]
             if not changed:
                 return
@@ -124,14 +125,14 @@ class VmReconciler:
     # --- reading -------------------------------------------------------------------------------
 
     def _observe(self, key: ObjectKey, pods: Sequence[LauncherPod]) -> ObservedState:
-        """Read what decides about a VMI: migrations, VMI, VM; its pods are known already.
+        """Read the state of a VMI: migrations, VMI and VM. Its pods are already known.
 
-        In this order no object read can be older than the objects that it explains.
+        In this order, no object is older than the objects that it explains.
         """
         launchers = [pod for pod in pods if may_run_vm(pod)]
         args = next(filter(None, map(self._args_for, launchers)), None)
         if pods and (not launchers or args is None):
-            # without launchers, no VM could run in these pods, and their plugin does not matter
+            # without launchers, no VM can run in these pods, so their plugin does not matter
             return ObservedState(pods, None, None, {}, None if launchers else StickyArgs())
         migrations = self._migrations_of(launchers)
         instance = self._read(Instance, kubevirt.vmi_path(*key))
@@ -144,11 +145,11 @@ class VmReconciler:
 
     def _vm(self, namespace: str, owner: OwnerReference) -> VirtualMachine | None:
         vm = self._read(VirtualMachine, kubevirt.vm_path(namespace, owner.name))
-        # A VM that was recreated under this name is another VM.
+        # A VM that was recreated under this name is a different VM.
         return vm if vm is not None and vm.metadata.uid == owner.uid else None
 
     def _migrations_of(self, pods: Sequence[LauncherPod]) -> Mapping[str, Migration]:
-        """Read the migrations that created these pods, as far as they still exist."""
+        """Return the migrations, by UID, that created these pods and still exist."""
         migrations: dict[str, Migration] = {}
         for pod in pods:
             uid = pod.labels.get(kubevirt.MIGRATION_JOB)
@@ -157,7 +158,7 @@ class VmReconciler:
             name = pod.annotations.get(kubevirt.MIGRATION_NAME, "")
             namespace = pod.metadata.namespace
             path = kubevirt.migration_path(namespace, name)
-            # a name that is invalid gets a 400, which says nothing
+            # an invalid name gets a 400, which proves nothing
             found = self._read(Migration, path) if syntax.is_object_name(name) else None
             found = found or self._find_migration(namespace, uid)
             if found is not None and found.metadata.uid == uid:
@@ -165,7 +166,7 @@ class VmReconciler:
         return migrations
 
     def _find_migration(self, namespace: str, uid: str) -> Migration | None:
-        """Find one among all: the annotation that names it can be missing or wrong."""
+        """Return a migration by UID: the annotation with its name may be missing or wrong."""
         path = kubevirt.migration_path(namespace, "")
 
         def find() -> Migration | None:
@@ -189,8 +190,8 @@ class VmReconciler:
     def _is_gone(self, path: str, exc: ApiStatusError) -> bool:
         """Return whether an object does not exist, or KubeVirt is not installed.
 
-        A 404 from a proxy in between says neither: believed, it would lose a record. Raises
-        ClusterError if the API server cannot be asked.
+        A 404 from a proxy proves neither, and trusting it would lose a record. Raises ClusterError
+        if discovery fails.
         """
         if exc.is_not_found:
             return True
@@ -202,7 +203,7 @@ class VmReconciler:
     # --- writing -------------------------------------------------------------------------------
 
     def _free(self, pod: LauncherPod, result: ReconcileResult, timeout: float) -> bool:
-        """Remove our finalizer from a pod; False if the pod has changed, or has to be read."""
+        """Remove our finalizer from a pod. Return False if the pod has changed or must be read."""
         if not pod.metadata.resource_version:
             return False  # a large pod, which is not kept in full
         index = list(pod.finalizers).index(kubevirt.STICKY)
@@ -219,11 +220,11 @@ class VmReconciler:
     def _patch(
         self, path: str, known: Metadata, operations: Sequence[Operation], timeout: float
     ) -> bool:
-        """Write if the object is as it was read; False if it has changed or is gone.
+        """Patch an object. Return False if it has changed since it was read, or is gone.
 
-        Raises ApiStatusError if it has not changed, and others refuse the write.
+        Raises ApiStatusError if the object has not changed, and the write was rejected.
         """
-        # Asked before each write: the lead may be lost while a request is awaited.
+        # Checked before each write: the lead may be lost while a request is in flight.
         if not self._may_write():
             raise UnreachableError("this controller no longer leads")
         patch = patching.guarded(known.uid, known.resource_version, operations)
@@ -231,7 +232,7 @@ class VmReconciler:
         if refusal is None:
             return True
         if not refusal.is_not_found:
-            now = self._read(VirtualMachine, path)  # also of a pod: only its metadata is read
+            now = self._read(VirtualMachine, path)  # also for a pod: only its metadata is read
             if now is not None and now.metadata.resource_version == known.resource_version:
                 raise refusal
         return False

@@ -15,18 +15,18 @@ UNLABELLED = {
     "labelSelector": "kubevirt.io!=virt-launcher",
     "fieldSelector": "status.phase!=Running",
 }
-"""Selects the pods of the sweep. No selector finds finalizers; but a pod that waits for us has not
-started or has ended, so running pods, which are most of a cluster's, are left out."""
+"""Selects the pods of the sweep. Selectors cannot match finalizers, but a pod that waits for us has
+not started or has ended. Running pods, which are most of a cluster's, are left out."""
 SWEEP_SECONDS = 3_600.0
-"""Interval of the sweep."""
+"""Seconds between two sweeps."""
 SWEEP_AGAIN_SECONDS = 60.0
-"""Pause after a sweep that failed."""
+"""Seconds until a failed sweep is retried."""
 
 _log = logging.getLogger("holdfast.sticky")
 
 
 class OrphanSweep:
-    """Calls `on_orphan` with each unlabelled pod that has our finalizer, now and then."""
+    """Periodically calls `on_orphan` with each unlabelled pod that has our finalizer."""
 
     def __init__(
         self,

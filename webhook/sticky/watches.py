@@ -1,9 +1,9 @@
-"""Watches pods of VMs, VMIs, VMs and migrations, and says which VMIs to reconcile.
+"""Watches pods of VMs, VMIs, VMs and migrations, and enqueues the VMIs to reconcile.
 
-Pods are watched by KubeVirt's own label, by which KubeVirt finds them too. A pod that loses the
-label while it has our finalizer is an orphan: it is read by name until it is released. A pod that
-lost it while no controller ran is found by a scan of the pods that do not run. Pods that only
-provision volumes have no finalizer: those that find no node are kept, to report why.
+Pods are watched by KubeVirt's own label, which KubeVirt also uses to find them. A pod that loses
+the label while it has our finalizer is an orphan: it is read by name until it is released. A pod
+that lost it while no controller ran is found by a sweep of the pods that are not running. Pods that
+only provision volumes have no finalizer: those that find no node are kept, to report why.
 """
 
 from __future__ import annotations
@@ -39,11 +39,11 @@ _log = logging.getLogger("holdfast.sticky")
 
 
 class VmWatch:
-    """Knows the pods that wait, and calls `enqueue` with the key of each VMI to reconcile.
+    """Tracks the waiting pods, and calls `enqueue` with the key of each VMI to reconcile.
 
-    It calls `drop` with the key of a VMI that is gone and has no pod that waits. Of VMIs it keeps
-    where they run; of VMs and migrations nothing. Without sticky VMs in any profile (`enabled`
-    false) it watches only pods. The first sweep waits for `may_sweep`.
+    It calls `drop` with the key of a VMI that is gone and has no waiting pods. It caches where VMIs
+    run, but no VMs or migrations. Without sticky VMs in any profile (`enabled` is false), it
+    watches only pods. The first sweep waits for `may_sweep`.
     """
 
     def __init__(
@@ -75,11 +75,11 @@ class VmWatch:
 
     @property
     def synced(self) -> bool:
-        """True once all pods that wait are known."""
+        """Whether all waiting pods are known."""
         return self._pods_known.is_set()
 
     def feeders(self) -> list[tuple[str, Work]]:
-        """Return the functions to run in threads, each with a name."""
+        """Return the functions to run in threads, each with a thread name."""
         pods = Handlers(self._sync_pods, self._update_pod, self._delete_pod)
         selection = {"labelSelector": kubevirt.LAUNCHERS}
         follow_pods = self._follow(LauncherPod, pods, listing.pods_path(""), selection)
@@ -95,7 +95,7 @@ class VmWatch:
         follow_vms = self._follow(VirtualMachine, machines, kubevirt.vm_path("", ""))
 
         def after_instances(stop: threading.Event) -> None:
-            # A VM is judged by its VMI, so the VMIs have to be known first.
+            # The decision about a VM needs its VMI, so the VMIs must be known first.
             while not self._instances_known.wait(0.5) and not stop.is_set():
                 pass
             follow_vms(stop)
@@ -129,24 +129,24 @@ class VmWatch:
     # --- for the reconciler --------------------------------------------------------------------
 
     def pods_of(self, instance: ObjectKey) -> list[LauncherPod]:
-        """Return the pods of a VMI that wait, the oldest first."""
+        """Return the waiting pods of a VMI, oldest first."""
         with self._lock:
             return list(self._launchers.of(instance))
 
     def provisioners_of(self, instance: ObjectKey, uid: str) -> list[LauncherPod]:
-        """Return the pods that find no node to provision volumes of the VMI with this UID."""
+        """Return the unschedulable pods that provision volumes of the VMI with this UID."""
         with self._lock:
             pods = self._provisioners.of(instance)
         owned = ((pod, kubevirt.vmi_of(pod)) for pod in pods)
         return [pod for pod, owner in owned if owner is not None and owner.uid == uid]
 
     def orphans_of(self, instance: ObjectKey) -> list[ObjectKey]:
-        """Return the VMI's orphans, which must be read by name."""
+        """Return the keys of a VMI's orphans, which must be read by name."""
         with self._lock:
             return list(self._launchers.orphans(instance))
 
     def refresh(self, key: ObjectKey, pod: LauncherPod | None) -> None:
-        """Store the state of an orphan that was read, None if it is gone."""
+        """Store the state of an orphan that was read, or drop it if it is gone or released."""
         with self._lock:
             if pod is None or not pod.has_finalizer:
                 self._launchers.forget(key)
@@ -159,12 +159,12 @@ class VmWatch:
             self._launchers.forget(pod.key, pod.metadata.uid)
 
     def count(self) -> int:
-        """Count the pods that wait."""
+        """Return the number of waiting pods."""
         with self._lock:
             return len(self._launchers)
 
     def count_ended(self) -> int:
-        """Count the pods that wait and have ended: they block the next start of their VM."""
+        """Return the number of waiting pods that have ended. They block their VM's next start."""
         with self._lock:
             return self._launchers.ended()
 
@@ -181,7 +181,7 @@ class VmWatch:
             gone = set(self._provisioners.instances()).difference(provisioners.instances())
             self._provisioners = provisioners
             for key in self._launchers:
-                # It may be gone, or may only have lost its label: it is read by name.
+                # The pod may be gone, or may only have lost its label: it is read by name.
                 if key not in held:
                     self._launchers.mark_unwatched(key)
             for pod in held.values():
@@ -206,7 +206,7 @@ class VmWatch:
         return self._enabled and cannot_provision(pod)
 
     def _delete_pod(self, pod: LauncherPod) -> None:
-        """Schedule a read of a held pod: it may only have lost its label."""
+        """Handle a deleted pod. A held pod is read again, as it may only have lost its label."""
         with self._lock:
             instance = self._launchers.mark_unwatched(pod.key)
             provisioned = self._provisioners.forget(pod.key)
@@ -225,7 +225,7 @@ class VmWatch:
         found = {one.key: kept.instance(one) for one in instances}
         with self._lock:
             before, self._instances = self._instances, found
-            # at first, the list of VMs that follows shows which have no record
+            # at startup, the list of VMs that follows shows which have no record
             known = self._instances_known.is_set()
             changed = [key for key, one in found.items() if known and before.get(key) != one]
             gone = [key for key in before if key not in found]
@@ -254,7 +254,7 @@ class VmWatch:
             self._update_vm(vm)
 
     def _update_vm(self, vm: VirtualMachine) -> None:
-        """Reconcile a running VM whose record is missing or out of date."""
+        """Enqueue a running VM whose record is missing or out of date."""
         with self._lock:
             instance = self._instances.get(vm.key)
         if instance is None:
@@ -276,22 +276,23 @@ class VmWatch:
             self._end_migration(migration)
 
     def _end_migration(self, migration: Migration) -> None:
-        """Reconcile the VMI of a migration that is over, if pods wait for that."""
+        """Enqueue the VMI of a migration that is over, if it has waiting pods."""
         key = migration.metadata.namespace, migration.spec.vmi_name
         with self._lock:
             waits = bool(self._launchers.of(key))
         self._enqueue_all([key] if waits else [])
 
     def _enqueue_or_drop(self, instances: Iterable[ObjectKey | None]) -> None:
-        """Reconcile VMIs that exist or have pods that wait for something; drop others.
+        """Enqueue VMIs that exist or have waiting pods, and drop all others.
 
-        So the queue of a process that never leads does not grow with every VMI that ever was.
+        Otherwise the queue of a process that never leads would grow with every VMI that ever
+        existed.
         """
         for key in filter(None, instances):
             if self._is_over(key):
                 self._drop(key)
                 if self._is_over(key):
-                    continue  # otherwise a pod has come in between
+                    continue  # otherwise a pod was added in between
             self._enqueue(key)
 
     def _is_over(self, key: ObjectKey) -> bool:

@@ -21,7 +21,7 @@ Value = str | int | float | bool | None
 
 
 def fields(**values: Value) -> dict[str, Mapping[str, Value]]:
-    """Make the `extra` of a record: its fields in JSON."""
+    """Return the `extra` argument of a log call, with fields for JSON."""
     return {_FIELDS: values}
 
 
@@ -53,11 +53,11 @@ class Json(logging.Formatter):
 
 
 def set_up(level: str = "info", form: Format = "text") -> None:
-    """Log to standard error."""
+    """Configure logging to standard error."""
     handler = logging.StreamHandler(sys.stderr)
     text = OneLine("%(asctime)s %(levelname)s %(name)s: %(message)s")
     handler.setFormatter(Json() if form == "json" else text)
     logging.basicConfig(level=logging.WARNING, handlers=[handler], force=True)
     logging.getLogger("holdfast").setLevel(level.upper())
-    # it logs a warning for each response to a client that has left
+    # asyncio logs a warning for each response to a disconnected client
     logging.getLogger("asyncio").setLevel(logging.ERROR)

@@ -1,4 +1,4 @@
-"""All metrics of Holdfast, in their own registry."""
+"""All metrics of Holdfast, in a separate registry."""
 
 import math
 import threading
@@ -24,12 +24,12 @@ _LATENESS_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 15
 
 
 class _Metrics:
-    """The metrics of both processes: the process itself, and its plugins."""
+    """Metrics that the admission server and the controller share."""
 
     content_type = CONTENT_TYPE_LATEST
 
     def __init__(self) -> None:
-        # they would double the number of series
+        # `_created` series would double the number of series
         disable_created_metrics()  # type: ignore[no-untyped-call]
         self.registry = CollectorRegistry()
         self._gauge = partial(Gauge, namespace="holdfast", registry=self.registry)
@@ -57,14 +57,14 @@ class _Metrics:
             ["plugin", "extension_point", "status", "profile"],
             buckets=_PLUGIN_BUCKETS,
         )
-        # looking up a series takes longer than updating it
+        # cached, because looking up a series takes longer than updating it
         self._series = cache(self._labelled)
 
     def _counter(
         self, name: str, text: str, labels: Sequence[str] = (), known: Iterable[Sequence[str]] = ()
     ) -> Counter:
         counter = Counter(f"holdfast_{name}", text, labels, registry=self.registry)
-        # a series that appears with its first event would hide this event from rate()
+        # create known series at 0: rate() does not count the event with which a series appears
         for values in known:
             counter.labels(*values)
         return counter
@@ -136,9 +136,9 @@ class ControllerMetrics(_Metrics):
             ["plugin", "reason"],
         )
         self.count_holds: Callable[[], Mapping[tuple[str, str], int]] = dict
-        """Counts the holds at each scrape; set by the controller."""
+        """Returns the numbers of holds at each scrape; set by the controller."""
         self.hold_plugins: Container[str] | None = None
-        """The plugins counted by name, None for all. Users invent names, so others are `other`."""
+        """Plugins counted by name, None for all. Others are `other`: users can choose any name."""
         self.pace_starting = self._gauge(
             "pace_starting",
             "Paced pods that are released but not ready yet, by the name of the pace; `inline` "
@@ -149,7 +149,7 @@ class ControllerMetrics(_Metrics):
             "pace_waiting", "Held pods that wait for a slot of a pace.", ["pace"]
         )
         self.count_paces: Callable[[], Mapping[str, tuple[int, int]]] = dict
-        """Counts the pods of each pace that start, and that wait; set at the assembly."""
+        """Returns the numbers of starting and waiting pods of each pace; set at startup."""
         self.freezes = self._gauge(
             "freezes",
             "Freezes of namespaces that have not ended; NaN while this controller cannot list "
@@ -183,7 +183,7 @@ class ControllerMetrics(_Metrics):
         self._add_leader()
 
     def add_permits(self, plugins: Iterable[tuple[str, str]]) -> None:
-        """Add the series of failed decisions, by plugin and profile, for rates to see a first."""
+        """Create the series of failed decisions at 0, so rate() counts the first failure."""
         for plugin, profile in plugins:
             self._series(plugin, "permit", "Error", profile)
 
@@ -252,7 +252,7 @@ class ControllerMetrics(_Metrics):
         )
 
     def exposition(self) -> bytes:
-        """Count holds and paces, and return all metrics in Prometheus' text format."""
+        """Count holds and paces, and return all metrics in the Prometheus text format."""
         with self._counting:
             self.holds.clear()
             for (plugin, reason), count in self.count_holds().items():

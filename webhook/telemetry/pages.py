@@ -26,38 +26,38 @@ TEXT = "text/plain; charset=utf-8"
 LOCAL_HOSTS = frozenset({"localhost", "127.0.0.1", "::1"})
 
 CONNECTIONS = 64
-"""Open connections. One more closes the one that has been idle the longest."""
+"""Maximum open connections. Beyond it, a new one closes the one that has been idle longest."""
 DEADLINE = 5
-"""Seconds that a client has to send a whole request, and then to take the response."""
+"""Seconds for a client to send a whole request, and again to read the response."""
 HEAD_LIMIT = 64 * 1024
-"""Bytes of a request's head."""
+"""Maximum size of a request's head, in bytes."""
 BODY_LIMIT = 64 * 1024
-"""Bytes of a request's body, which no page reads."""
+"""Maximum size of a request's body, in bytes; pages do not read it."""
 BACKLOG = 1024
-"""Connections that the kernel queues until they are accepted."""
+"""Maximum connections that the kernel queues until they are accepted."""
 ACCEPT_PAUSE = 0.1
-"""Seconds without accepting after the system refused a descriptor."""
+"""Seconds to pause after running out of file descriptors."""
 LOG_INTERVAL = 10.0
-"""Seconds between two log lines about that."""
+"""Minimum seconds between two log lines about failed accepts."""
 STOP_TIMEOUT = 1.0
 """Seconds that `stop` waits for the server's thread."""
 
 _IN_MEMORY = 1 << 30  # the container's file system is read-only: never spool a response to a file
-_READ_ONCE = 2  # newcomers are accepted before others are read: at the second poll, all were
+_READ_ONCE = 2  # a poll accepts before it reads, so all were read by the second one
 _RESET = struct.pack("ii", 1, 0)
 _log = logging.getLogger("holdfast.pages")
 
 _PLAIN = {"Content-Type": TEXT}
 
 Page = Callable[[], tuple[bytes, int, Mapping[str, str]]]
-"""Makes a page: its body, status and headers."""
+"""Returns a page: its body, status and headers."""
 
 
 def create_app(pages: Mapping[str, Page], *, local: bool = False) -> Flask:
-    """Make an app that serves pages by path, to GET and HEAD.
+    """Return an app that serves pages by path, to GET and HEAD.
 
-    With `local`, requests with another Host header than this machine's own names are rejected,
-    which prevents DNS rebinding: a foreign page in a browser cannot read these.
+    With `local`, requests with a Host header that is not in LOCAL_HOSTS are rejected, which
+    prevents DNS rebinding.
     """
     app = Flask(__name__, static_folder=None)
     app.url_map.merge_slashes = False
@@ -80,12 +80,12 @@ def create_app(pages: Mapping[str, Page], *, local: bool = False) -> Flask:
 
 
 def query() -> Mapping[str, str]:
-    """Return the query of the request for which a page is being made."""
+    """Return the query parameters of the current request."""
     return request.args
 
 
 class _Task(WSGITask):
-    """A response, after which the connection is closed: none is kept for a client that may idle."""
+    """A response that closes its connection, because an idle client would keep it open."""
 
     def start(self) -> None:
         super().start()
@@ -93,11 +93,11 @@ class _Task(WSGITask):
 
 
 class _Channel(HTTPChannel):
-    """A connection, and the time when it began to wait for its client."""
+    """A connection, with the time since which it has been waiting for its client."""
 
     task_class = _Task
     polls = 0
-    """How often its socket has been polled."""
+    """Number of times that the socket was polled."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         self.idle_since = time.monotonic()
@@ -108,12 +108,12 @@ class _Channel(HTTPChannel):
         return bool(super().readable())
 
     def service(self) -> None:
-        """Make a response; from then on the client has the deadline to take it."""
+        """Run the request; the client then has the deadline to read the response."""
         super().service()
         self.idle_since = time.monotonic()
 
     def drop(self) -> None:
-        """Close; the kernel is to discard a response of which the client takes nothing more."""
+        """Close the connection; the kernel discards what the client has not read."""
         if self.total_outbufs_len:
             with contextlib.suppress(OSError):
                 self.socket.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, _RESET)
@@ -121,16 +121,16 @@ class _Channel(HTTPChannel):
 
 
 class _Server(TcpWSGIServer):
-    """waitress, which at its limit makes room for a newcomer instead of ceasing to accept.
+    """A waitress server that, at its limit, evicts an idle connection to accept a new one.
 
-    Otherwise clients that send nothing, or drip, could keep the kubelet's probes out.
+    Otherwise clients that send nothing, or send slowly, could block the kubelet's probes.
     """
 
     channel_class = _Channel
     logged = float("-inf")
 
     def readable(self) -> bool:
-        """Return whether a newcomer can be accepted; drop those that are past their deadline."""
+        """Drop connections past their deadline, and return whether a new one can be accepted."""
         deadline = time.monotonic() - self.adj.channel_timeout
         for channel in self._idle():
             if channel.idle_since < deadline:
@@ -152,11 +152,11 @@ class _Server(TcpWSGIServer):
         return [channel for channel in self.active_channels.values() if not channel.requests]
 
     def _evictable(self) -> list[_Channel]:
-        """List the idle connections of which what has come was read since they were accepted."""
+        """Return the idle connections whose received data has been read at least once."""
         return [channel for channel in self._idle() if channel.polls >= _READ_ONCE]
 
     def _pause(self, exc: OSError) -> None:
-        """Wait for a descriptor: that of an idle connection, or somebody else's."""
+        """Close an idle connection, if any, and wait for a file descriptor to become free."""
         now = time.monotonic()
         if now - self.logged >= LOG_INTERVAL:
             self.logged = now
@@ -167,9 +167,9 @@ class _Server(TcpWSGIServer):
 
 
 class PageServer:
-    """Serves an app on a port, from two threads: one for all connections, one for the pages.
+    """Serves an app on a port, with two threads: one for all connections, one for the pages.
 
-    `option` is the command-line option that sets the port, for the error. `deadline` is in
+    `option` is the command-line option for the port, which the error names. `deadline` is in
     seconds. Raises StartError if the port cannot be bound.
     """
 
@@ -199,26 +199,26 @@ class PageServer:
             sockinfo=(listener.family, listener.type, listener.proto, listener.getsockname()),
             adj=_adjustments(listener, connections, deadline),
         )
-        logging.getLogger("waitress").setLevel(logging.ERROR)  # else a crowd fills the log
+        logging.getLogger("waitress").setLevel(logging.ERROR)  # else many clients flood the log
         self._thread = threading.Thread(target=self._server.run, name="pages", daemon=True)
 
     def start(self) -> None:
-        """Begin to serve."""
+        """Start serving."""
         self._thread.start()
 
     def stop(self) -> None:
-        """Close the port and all connections, without waiting for a page that is being made."""
+        """Close the port and all connections, without waiting for a page in progress."""
         self._server.task_dispatcher.set_thread_count(0)
         if not self._thread.is_alive():
             return
-        with contextlib.suppress(OSError):  # it was stopped before, and is about to end
+        with contextlib.suppress(OSError):  # already stopped, and about to exit
             self._server.trigger.pull_trigger(lambda: wasyncore.close_all(self._server._map))
         self._thread.join(STOP_TIMEOUT)
 
 
 def _listen(host: str, port: int, deadline: int) -> socket.socket:
     listener = sockets.bound(host, port, BACKLOG)
-    # Otherwise the kernel goes on sending for minutes after the close, on this process' memory.
+    # Otherwise the kernel retries for minutes after the close, and uses this process's memory.
     if hasattr(socket, "TCP_USER_TIMEOUT"):
         listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_USER_TIMEOUT, deadline * 1_000)
     return listener
@@ -238,13 +238,13 @@ def _adjustments(listener: socket.socket, connections: int, deadline: int) -> Ad
         asyncore_use_poll=True,
         log_socket_errors=False,
     )
-    # sent by the thread that makes the page, so that an eviction finds it sent
+    # the thread that makes the page also sends it, before the connection can be evicted
     adjustments.send_bytes = 1
     return adjustments
 
 
 class HealthServer(PageServer):
-    """Serves /healthz, /readyz and /metrics; also /conditions, where there are any."""
+    """Serves /healthz, /readyz and /metrics, and /conditions if `conditions` is not empty."""
 
     def __init__(
         self,

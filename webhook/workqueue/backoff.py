@@ -9,11 +9,13 @@ from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue.delaying import DelayHeap
 
 FIRST_SECONDS, LIMIT_SECONDS = 0.25, 20.0
-"""The first wait; each further wait is twice as long, up to the limit. It never gives up."""
+"""Initial and maximum wait in seconds. Each further wait is twice as long, up to the maximum, and
+retries never stop."""
 _DOUBLINGS = 10
-"""Enough to get from the first wait to the limit."""
+"""Enough doublings to get from the first wait to the limit."""
 FORGET_SECONDS = 120.0
-"""How long after a retry was due its failures count: a key may succeed for hours in between."""
+"""Seconds after the planned retry for which earlier failures still count. A key may succeed for
+hours in between."""
 LONGEST_ASKED = 30.0
 """Longest Retry-After in seconds that is honored: a maintenance page may ask for a day."""
 
@@ -34,12 +36,12 @@ class Backoff:
     def failed(self, key: ObjectKey, *, now: float, at_least: float) -> float:
         """Record a failure and return the seconds until the retry.
 
-        `at_least` is the server's Retry-After, honored up to LONGEST_ASKED. A failure ahead of the
+        `at_least` is the server's Retry-After, honored up to LONGEST_ASKED. A failure before the
         planned retry, after a change, does not make the wait longer: otherwise a busy watch would
         push a pod to the limit within a second.
         """
         known, at_least = self._plans.get(key, _Plan(0, now)), min(at_least, LONGEST_ASKED)
-        # A wait that is over may lie ahead: a worker read its clock before `pop` was called.
+        # After `pop`, `now` may still precede `at`: the worker read its clock earlier.
         if known.is_waiting and now < known.at:
             plan = known._replace(at=max(known.at, now + at_least))
         else:
@@ -62,7 +64,7 @@ class Backoff:
         return key
 
     def next_at(self) -> float:
-        """Return when the next wait is over; infinite if no key waits."""
+        """Return when the next wait is over, or infinity if no key waits."""
         return self._heap.next_at()
 
     def has_failed(self, key: ObjectKey) -> bool:

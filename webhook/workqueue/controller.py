@@ -1,4 +1,4 @@
-"""The loop of a controller: gives the keys of a queue to threads, which reconcile them."""
+"""The loop of a controller: hands the keys of a queue to threads, which reconcile them."""
 
 from __future__ import annotations
 
@@ -15,25 +15,25 @@ from holdfast.webhook.workqueue.fair import REMEMBERED_SECONDS
 from holdfast.webhook.workqueue.queue import WorkQueue
 
 LONGEST_WAIT = 1.0
-"""Longest sleep in seconds: a laptop that slept, or a lead that was gained, is noticed by then."""
+"""Maximum sleep in seconds, after which a resumed laptop or a gained lead is noticed."""
 GRACE_SECONDS = 1.8
-"""How long the end waits for keys in flight. A write that hangs may be carried out when another
-process leads: it fails its tests, or the other's does."""
+"""Seconds that shutdown waits for keys in flight. A hanging write may be applied after another
+process has become the leader; then it fails its tests, or the other process's write does."""
 
 _log = logging.getLogger("holdfast.controller")
 
 
 class TaskResult(NamedTuple):
-    """How an attempt ended: `error` says why to retry, `retry_after` when at the earliest."""
+    """The result of an attempt: `error` is why to retry, `retry_after` the minimum wait."""
 
     error: str = ""
     retry_after: float = 0.0
 
 
 class Task(NamedTuple):
-    """A key to reconcile, with its item as it was when its turn came.
+    """A key to reconcile, with its item from when the key was taken.
 
-    `needs_long_timeout` if a write may take as long as admission may: see `WorkQueue`.
+    `needs_long_timeout` is true if a write may take as long as admission may: see `WorkQueue`.
     """
 
     key: ObjectKey
@@ -43,15 +43,15 @@ class Task(NamedTuple):
 
 Reconcile = Callable[[Task], TaskResult]
 End = Callable[[TaskResult | None], None]
-"""Takes how an attempt ended; None if a thread has to make it after all."""
+"""Called with the result of an attempt, or with None if the attempt needs a thread after all."""
 
 
 class Controller:
     """Reconciles the keys of a queue in up to `workers` threads.
 
-    `enabled` says whether this process may work: it leads, and knows all there is. `on_retry` gets
-    each failure with the seconds until the retry. `changed` guards the queue, and is to be notified
-    when something in it may be due earlier. `begin` starts an attempt that needs no thread, or
+    `enabled` returns whether this process may work: it leads, and has synced. `on_retry` is called
+    with each failure and the seconds until the retry. `changed` guards the queue, and must be
+    notified when a key may be due earlier. `begin` starts an attempt that needs no thread, or
     returns False; it never blocks.
     """
 
@@ -80,7 +80,7 @@ class Controller:
         self.changed = threading.Condition()
 
     def run(self, stop: threading.Event) -> None:
-        """Reconcile until `stop` is set. Raises what a worker raised."""
+        """Reconcile keys until `stop` is set. Raises the exception of a worker that failed."""
         self._stop = stop
         pool = ThreadPool(self._workers, self._name)
         try:
@@ -94,14 +94,17 @@ class Controller:
             raise self._failure
 
     def wake(self) -> None:
-        """Look at the queue now: the clock is better known, this process leads, or it ends."""
+        """Check the queue now.
+
+        Called when the clock bounds have narrowed, this process has become the leader, or it stops.
+        """
         with self.changed:
             self.changed.notify_all()
 
     def _dispatch(self, pool: ThreadPool) -> None:
-        """Start on keys, then sleep until there may be more."""
+        """Start all keys that are ready, then sleep until there may be more."""
         while tasks := self._take_or_sleep():
-            # without the lock: sending takes longer than all else that it guards
+            # without the lock: sending takes longer than everything that it guards
             for task in tasks:
                 self._start(task, pool)
 
@@ -138,7 +141,7 @@ class Controller:
         return self._enabled() and self._begin(task, partial(self._end, task, self._now(), pool))
 
     def _end(self, task: Task, began: float, pool: ThreadPool, result: TaskResult | None) -> None:
-        """End an attempt that needed no thread, and start on what else is due."""
+        """End an attempt that needed no thread, and start the next key."""
         try:
             if result is None:
                 pool.submit(partial(self._work, task, pool))
@@ -147,10 +150,10 @@ class Controller:
         except BaseException as exc:  # noqa: BLE001 - `run` raises it, and the process ends
             self._fail(exc)
 
-    # --- in threads of the pool ----------------------------------------------------------------
+    # --- in worker threads ---------------------------------------------------------------------
 
     def _work(self, task: Task, pool: ThreadPool) -> None:
-        """Reconcile a key, then what else is due: passing a key on costs half a release."""
+        """Reconcile a key, then further keys: passing a key on costs half a release."""
         try:
             following = self._attempt(task)
             while following is not None and not self._begins(following, pool):
@@ -163,7 +166,7 @@ class Controller:
         self.wake()
 
     def _attempt(self, task: Task) -> Task | None:
-        """Reconcile a key, and take the next one."""
+        """Reconcile a key, and return the next one, or None."""
         key = task.key
         if not self._enabled():  # the process was paused, or lost the lead, since the key was due
             with self.changed:
@@ -174,7 +177,7 @@ class Controller:
         return self._settle(task, began, self._reconcile(task))
 
     def _settle(self, task: Task, began: float, result: TaskResult) -> Task | None:
-        """Take a key back, and take the next one."""
+        """Record the result of a key, and return the next one, or None."""
         key, ended, wait = task.key, self._now(), None
         with self.changed:
             became_slow = self._queue.done(key, ended - began, ended, succeeded=not result.error)

@@ -9,16 +9,16 @@ from itertools import groupby
 from holdfast.webhook.model.objects import ObjectKey
 
 SLACK = 1_000
-"""Stale entries that are not worth a clean-up."""
+"""Number of stale entries that is not worth a cleanup."""
 
 
 class DelayHeap:
-    """Keys in the order of their times, whose unit is the caller's.
+    """Keys in the order of their times, in the caller's unit.
 
     `time_of` returns the time at which a key comes up, or None for a key that does not wait. An
-    entry that disagrees with it is stale: it is dropped when it reaches the top. So a key costs one
-    small tuple, and a change is a push, not a search. Of keys with the same time, the one with the
-    lowest rank comes first.
+    entry with another time is stale: it is dropped when it reaches the top. A key therefore costs
+    one small tuple, and a change is a push, not a search. Of keys with the same time, the key with
+    the lowest rank comes first.
     """
 
     def __init__(self, time_of: Callable[[ObjectKey], float | None]) -> None:
@@ -27,13 +27,13 @@ class DelayHeap:
         self._limit = SLACK
 
     def push(self, key: ObjectKey, at: float, rank: int = 0) -> None:
-        """Add a key that waits until `at`, or has changed its time to that."""
+        """Add a key that waits until `at`, or whose time has changed to `at`."""
         heapq.heappush(self._entries, (at, rank, key))
         if len(self._entries) > self._limit:
             self._compact()
 
     def next_at(self) -> float:
-        """Return the time of the first key; infinite if none waits."""
+        """Return the time of the first key, or infinity if no key waits."""
         while self._entries:
             at, _, key = self._entries[0]
             if self._time_of(key) == at:
@@ -42,16 +42,16 @@ class DelayHeap:
         return float("inf")
 
     def pop(self, now: float) -> ObjectKey | None:
-        """Remove and return the first key whose time has come, or None.
+        """Remove and return the first due key, or None.
 
-        The caller has to make `time_of` return None for it: entries may be there twice.
+        The caller must make `time_of` return None for the key, because it may have a second entry.
         """
         return heapq.heappop(self._entries)[2] if self.next_at() <= now else None
 
     def due(self, now: float) -> Iterator[ObjectKey]:
-        """Iterate over the entries whose time has come, stale and repeated ones included.
+        """Iterate over the due entries, including stale and duplicate ones.
 
-        Costs as much as there are, never a walk through all: a scrape must not delay a release.
+        The cost depends only on the number of due entries: a scrape must not delay a release.
         """
         below = [0]
         while below:

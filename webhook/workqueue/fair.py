@@ -1,12 +1,12 @@
-"""Keys that are ready, shared out to workers so that no namespace starves another.
+"""Ready keys, shared fairly: no namespace can starve another of workers.
 
-A webhook that hangs or rejects every pod of one namespace makes workers retry them again and again.
-The next key therefore comes from the namespace with the fewest workers, no namespace has more than
-its limit, and all slow namespaces together have no more than that either. A namespace starts with a
-few workers, as a TCP connection starts with a few segments, and gets one more for each success.
-Keys that hang from the start get more workers only slowly, and leave the API server room: after an
-idle time it has about 25 seats for all ServiceAccounts (API Priority and Fairness lends the others
-elsewhere, and takes them back every ten seconds).
+If a webhook hangs or rejects every pod of one namespace, workers retry those pods again and again.
+The next key therefore comes from the namespace with the fewest workers. No namespace has more
+workers than its limit, and neither have all slow namespaces together. A namespace starts with a few
+workers, as a TCP connection starts with a few segments, and gets one more for each success. A
+namespace whose keys hang from the start gets more workers only slowly. This leaves room on the API
+server: after idle time, it has about 25 seats for all ServiceAccounts (API Priority and Fairness
+lends the others elsewhere, and takes them back every ten seconds).
 
 Pure: no I/O, no clock, no locks.
 """
@@ -21,23 +21,24 @@ from holdfast.webhook.model.objects import ObjectKey
 Waiting = dict[str, "FIFO"]
 
 SLOW_SECONDS = 2.0
-"""Work that takes this long makes its namespace slow; normally it takes some milliseconds."""
+"""An attempt that takes this long makes its namespace slow. Most take some milliseconds."""
 REMEMBERED_SECONDS = 90.0
-"""How long a namespace stays slow after that, and while a key of it is ready: longer than two
-retries can be apart."""
+"""Seconds that a namespace stays slow afterwards, extended while it has ready keys. Longer than the
+time between two retries can be."""
 MORE_SECONDS = 10.0
-"""How often a namespace in which work hangs may have a few more workers: as often as the API server
-takes back the seats that it has lent."""
+"""Seconds until a namespace with hanging attempts may have a few more workers. The API server takes
+back the seats that it has lent at this interval."""
 
 
 class FairQueue:
-    """Keys that are ready, by namespace, and how many workers each namespace has.
+    """Ready keys by namespace, and the number of workers of each namespace.
 
-    No namespace has more than `limit` workers, nor have all slow ones together. Each starts with
-    `first`, and gets one more per success while it uses half of its share. It starts again when
-    work hangs, with `first` more every ten seconds, and when it has no worker left. A namespace
-    that is paused gets none. `may_start` says whether a key need not wait for others of its
-    namespace that workers have. Times are seconds by the caller's clock, which must not go back.
+    No namespace has more than `limit` workers, and neither have all slow namespaces together. A
+    namespace starts with a share of `first`, and gets one more per success while it uses at least
+    half of its share. The share is reset when an attempt hangs, and then grows by `first` every ten
+    seconds. It is also reset when the namespace has no workers left. A paused namespace gets no
+    workers. `may_start` returns whether a key can start despite other keys of its namespace in
+    flight. Times are seconds by the caller's clock, which must be monotonic.
     """
 
     def __init__(
@@ -57,13 +58,13 @@ class FairQueue:
         """The same for paused namespaces."""
         self._is_paused: Callable[[str], bool] = lambda _: False
         self._slow_until: dict[str, float] = {}
-        """When each slow namespace is fast again; the earliest comes first."""
+        """When each slow namespace becomes fast again, the earliest first."""
         self._workers: dict[str, int] = {}
-        """Workers of each namespace that has any."""
+        """Number of workers of each namespace that has any."""
         self._shares: dict[str, int] = {}
-        """Workers that a namespace may have, if more than the first ones."""
+        """Number of workers that a namespace may have, if more than `first`."""
         self._hung_at: dict[str, float] = {}
-        """When a slow namespace in which work hangs last started again or got more workers."""
+        """When the share of a namespace with hanging attempts was last reset or raised."""
 
     def __len__(self) -> int:
         return sum(len(keys) for queue in self._queues() for keys in queue.values())
@@ -72,17 +73,17 @@ class FairQueue:
         return any(key in queue.get(key[0], ()) for queue in self._queues())
 
     def is_slow(self, namespace: str, now: float) -> bool:
-        """Return whether work took long in a namespace recently."""
+        """Return whether an attempt in the namespace was slow recently."""
         self._expire(now)
         return namespace in self._slow_until
 
     def put(self, key: ObjectKey, now: float, *, again: bool = False) -> None:
-        """Add a key, `again` if it failed before; one that is there keeps its place."""
+        """Add a key, `again` if it failed before. A key that is already queued keeps its place."""
         self._expire(now)
         self._queue_of(key[0]).setdefault(key[0], FIFO()).put(key, again=again)
 
     def pause(self, is_paused: Callable[[str], bool]) -> list[ObjectKey]:
-        """Give no keys of paused namespaces, only of all others; return the keys newly paused."""
+        """Set which namespaces are paused, and return the keys that are newly paused."""
         before, self._is_paused = self._paused, is_paused
         known = [each for queue in self._queues() for each in queue.items()]
         self._slow, self._fast, self._paused = {}, {}, {}
@@ -91,14 +92,17 @@ class FairQueue:
         return [key for name, keys in self._paused.items() if name not in before for key in keys]
 
     def discard(self, key: ObjectKey) -> None:
-        """Remove a key, if it is there."""
+        """Remove a key if it is queued."""
         for queue in self._queues():
             keys = queue.get(key[0])
             if keys is not None and keys.discard(key) and not keys:
                 del queue[key[0]]
 
     def take(self, now: float) -> ObjectKey | None:
-        """Give the next key to a worker, or None; `done` or `give_back` has to follow."""
+        """Return the next key for a worker, or None.
+
+        The caller must call `done` or `give_back`.
+        """
         self._expire(now)
         for queue in (self._slow, self._fast):  # slow namespaces can never have all workers
             if queue and (namespace := self._next(queue)) is not None:
@@ -107,12 +111,12 @@ class FairQueue:
         return None
 
     def has_room(self, namespace: str) -> bool:
-        """Return whether a key of a namespace is ready and may have one more worker."""
+        """Return whether a namespace has a ready key and may have one more worker."""
         is_ready = namespace in self._slow or namespace in self._fast
         return is_ready and self._workers.get(namespace, 0) < self._share_of(namespace)
 
     def done(self, key: ObjectKey, seconds: float, now: float, *, succeeded: bool) -> bool:
-        """Free a worker, and record how long it took; return whether the namespace became slow."""
+        """Free a worker that took `seconds`, and return whether the namespace became slow."""
         namespace, was_slow = key[0], self.is_slow(key[0], now)
         if succeeded:
             self._grow(namespace, 1)
@@ -135,7 +139,7 @@ class FairQueue:
             self._shares.pop(key[0], None)
 
     def count_slow(self) -> int:
-        """Count the workers of slow namespaces."""
+        """Return the number of workers in slow namespaces."""
         return sum(count for name, count in self._workers.items() if name in self._slow_until)
 
     def _queues(self) -> tuple[Waiting, Waiting, Waiting]:
@@ -147,13 +151,13 @@ class FairQueue:
         return self._slow if namespace in self._slow_until else self._fast
 
     def _grow(self, namespace: str, more: int) -> None:
-        """Let a namespace have more workers, if it uses half of its share."""
+        """Raise a namespace's share if it uses at least half of it."""
         share = self._share_of(namespace)
         if share < self._limit and 2 * self._workers[namespace] >= share:
             self._shares[namespace] = min(share + more, self._limit)
 
     def _hang(self, namespace: str, now: float) -> None:
-        """Start again where nothing hung before; otherwise grow now and then."""
+        """Reset a namespace's share at the first hang; then raise it every MORE_SECONDS."""
         if namespace not in self._hung_at:
             self._shares.pop(namespace, None)
         elif now >= self._hung_at[namespace] + MORE_SECONDS:
@@ -166,16 +170,16 @@ class FairQueue:
         return self._shares.get(namespace, self._first)
 
     def _next(self, queue: Waiting) -> str | None:
-        """Find the first namespace with the fewest workers; None if none may have one more."""
+        """Return the first namespace with the fewest workers, or None if none may start a key."""
         if queue is self._slow and self.count_slow() >= self._limit:
             return None
         chosen, fewest = None, self._limit
-        for namespace in queue:  # ends soon: no more namespaces have workers than there are workers
+        for namespace in queue:  # ends at the first namespace without workers
             count = self._workers.get(namespace, 0)
             has_room = count < min(fewest, self._share_of(namespace))
             if has_room and (not count or self._may_start(queue[namespace].peek())):
                 chosen, fewest = namespace, count
-            # None has fewer workers, and the queue is in order of turns: the rest need no look.
+            # None has fewer workers, and the queue is in turn order: skip the rest.
             if not count:
                 break
         return chosen
@@ -184,7 +188,7 @@ class FairQueue:
         keys = queue.pop(namespace)
         key = keys.pop()
         if keys:
-            queue[namespace] = keys  # behind all others
+            queue[namespace] = keys  # at the end of the queue
         return key
 
     def _mark_slow(self, namespace: str, now: float) -> None:
@@ -196,7 +200,7 @@ class FairQueue:
             namespace = next(iter(self._slow_until))
             if self._slow_until[namespace] > now:
                 return
-            if namespace in self._slow:  # it has had no worker since
+            if namespace in self._slow:  # its ready keys have had no worker since
                 self._mark_slow(namespace, now)
             else:
                 del self._slow_until[namespace]
@@ -204,9 +208,9 @@ class FairQueue:
 
 
 class FIFO:
-    """The ready keys of a namespace, in order; new ones and those that failed take turns.
+    """The ready keys of a namespace, in order. New and retried keys alternate.
 
-    So neither has to wait behind all of the other kind.
+    Neither kind has to wait for all keys of the other.
     """
 
     __slots__ = ("_again", "_new", "_new_is_next")
@@ -227,7 +231,7 @@ class FIFO:
         yield from self._again
 
     def put(self, key: ObjectKey, *, again: bool) -> None:
-        """Add a key; one that is there keeps its place."""
+        """Add a key. A key that is already queued keeps its place."""
         if key not in self:
             (self._again if again else self._new)[key] = None
 
@@ -244,7 +248,7 @@ class FIFO:
         return next(iter(self._new if is_new else self._again))
 
     def discard(self, key: ObjectKey) -> bool:
-        """Remove a key, and return whether it was there."""
+        """Remove a key, and return whether it was queued."""
         for keys in (self._new, self._again):
             if key in keys:
                 del keys[key]

@@ -11,13 +11,13 @@ from holdfast.webhook.workqueue.delaying import DelayHeap
 from holdfast.webhook.workqueue.fair import FairQueue
 
 READY_AT_ONCE = 1_000
-"""Keys that become ready in one call: more would delay the first of them."""
+"""Maximum number of keys that become ready in one call. More would delay the first key."""
 
 Item = TypeVar("Item")
 
 
 EVERYWHERE = ""
-"""Stands for all namespaces where some are paused."""
+"""Stands for all namespaces in a pause."""
 
 
 def local_clock(local: float) -> float:
@@ -26,21 +26,22 @@ def local_clock(local: float) -> float:
 
 
 class WorkQueue(Generic[Item]):
-    """Items by key, each waiting for its time, ready, in flight, or backing off after a failure.
+    """Items by key, each waiting for its due time, ready, in flight, or backing off.
 
-    `time_of` returns when an item is due, by `clock`: that maps local time to the time now, with
-    `per_second` units in a second, or to None while that is unknown. Local times are seconds by a
-    clock that never goes back. `limit` is how many workers a namespace, or all slow ones together,
-    may have; `first` is how many a namespace starts with. Of items due at the same time, the one
-    with the lowest `rank_of` comes first. `on_paused` gets each key whose time has come in a paused
-    namespace.
+    `time_of` returns the due time of an item by `clock`, which maps local time to the current time,
+    or to None while that is unknown. It has `per_second` units per second. Local times are seconds
+    by a monotonic clock. `limit` is the maximum number of workers for one namespace, or for all
+    slow namespaces together; `first` is the number that a namespace starts with. Of items with the
+    same due time, the item with the lowest `rank_of` comes first. `on_paused` is called with each
+    key that is due in a paused namespace.
 
-    With `keeps_failures`, those of a key count until its item is dropped.
+    With `keeps_failures`, the failures of a key count until its item is dropped.
 
-    A key is never in flight twice: one that is scheduled while in flight comes up again afterwards.
+    A key is never in flight twice: a key that is scheduled while in flight is queued again after
+    `done`.
 
     state                  in _left_heap   in _in_flight   where it waits
-    waiting for its time   no              no              the heap
+    before its due time    no              no              the heap
     ready, or paused       yes             no              the fair queue
     in flight              yes             yes             nowhere
     in flight, scheduled   no              yes             nowhere; in the heap after `done`
@@ -73,7 +74,7 @@ class WorkQueue(Generic[Item]):
         self._ready = FairQueue(limit, first=first, may_start=self.may_start)
         self._in_flight: set[ObjectKey] = set()
         self._left_heap: set[ObjectKey] = set()
-        """Keys that left the heap because their time had come, and were not scheduled again."""
+        """Keys that left the heap because they were due, and have not been scheduled again."""
 
     def __len__(self) -> int:
         return len(self._items)
@@ -88,17 +89,17 @@ class WorkQueue(Generic[Item]):
         """Return the item of a key, or None."""
         return self._items.get(key)
 
-    # --- what comes in -------------------------------------------------------------------------
+    # --- adding and scheduling -----------------------------------------------------------------
 
     def put(self, key: ObjectKey, item: Item) -> None:
-        """Add an item or replace it; a new time counts, otherwise the key keeps its place."""
+        """Add or replace an item. The key keeps its place unless its due time has changed."""
         known = self._items.get(key)
         self._items[key] = item
         if known is None or self._time_of(known) != self._time_of(item):
             self.schedule(key)
 
     def schedule(self, key: ObjectKey) -> None:
-        """Have a key come up at its time, also if it is in flight or backs off."""
+        """Schedule a key for its due time, even if it is in flight or backs off."""
         self._left_heap.discard(key)
         item = self._items.get(key)
         if item is not None and key not in self._in_flight:
@@ -106,7 +107,7 @@ class WorkQueue(Generic[Item]):
             self._waiting.push(key, self._time_of(item), self._rank_of(item))
 
     def discard(self, key: ObjectKey) -> None:
-        """Drop an item and its failures; a worker that has it goes on."""
+        """Drop an item and its failures. An attempt in flight continues."""
         self._items.pop(key, None)
         self._left_heap.discard(key)
         self._backoff.forget(key)
@@ -114,11 +115,11 @@ class WorkQueue(Generic[Item]):
             self._ready.discard(key)
 
     def waits(self, key: ObjectKey) -> bool:
-        """Return whether a key will come up at its time, or is ready; it may also be in flight."""
+        """Return whether a key is scheduled or ready, even if it is also in flight."""
         return key in self._items and (key not in self._left_heap or key in self._ready)
 
     def pause(self, until: Mapping[str, float], local: float) -> None:
-        """Give workers no keys of these namespaces before these times, and of others as before.
+        """Pause these namespaces until these times, and resume all others.
 
         EVERYWHERE may be one of them.
         """
@@ -135,7 +136,7 @@ class WorkQueue(Generic[Item]):
         return self.is_paused(key[0]) and key in self._ready
 
     def _apply_pauses(self, now: float | None) -> None:
-        """Drop the pauses that have ended, and move keys accordingly."""
+        """Drop expired pauses, and move keys accordingly."""
         self._paused_until = {
             namespace: at for namespace, at in self._paused_until.items() if now is None or at > now
         }
@@ -143,20 +144,20 @@ class WorkQueue(Generic[Item]):
         for key in self._ready.pause(self.is_paused):
             self._on_paused(key)
 
-    # --- what goes to workers ------------------------------------------------------------------
+    # --- workers -------------------------------------------------------------------------------
 
     @property
     def in_flight(self) -> int:
-        """Keys that workers have."""
+        """Number of keys in flight."""
         return len(self._in_flight)
 
     @property
     def in_flight_fast(self) -> int:
-        """Keys that workers have and that are not in a slow namespace."""
+        """Number of keys in flight that are not in a slow namespace."""
         return len(self._in_flight) - self._ready.count_slow()
 
     def next(self, local: float) -> ObjectKey | None:
-        """Give a worker the next key, or None; `done` or `requeue` has to follow."""
+        """Return the next key for a worker, or None. The caller must call `done` or `requeue`."""
         now = self._clock(local)
         if now is None:
             return None
@@ -172,14 +173,14 @@ class WorkQueue(Generic[Item]):
         return None
 
     def may_start(self, key: ObjectKey) -> bool:  # noqa: ARG002
-        """Return whether a ready key need not wait for others of its namespace in flight."""
+        """Return whether a ready key can start despite other keys of its namespace in flight."""
         return True
 
     def done(self, key: ObjectKey, seconds: float, local: float, *, succeeded: bool) -> bool:
-        """Take a key back after an attempt; return whether its namespace became slow by that.
+        """Mark an attempt as done, and return whether it made the key's namespace slow.
 
         The attempt took `seconds` and ended at `local` time. After a success the item is dropped,
-        unless it was scheduled meanwhile; after a failure `retry` has to follow.
+        unless it was scheduled meanwhile. After a failure the caller must call `retry`.
         """
         self._in_flight.discard(key)
         if succeeded and not self._keeps_failures:
@@ -192,17 +193,17 @@ class WorkQueue(Generic[Item]):
         return self._ready.done(key, seconds, local, succeeded=succeeded)
 
     def retry(self, key: ObjectKey, local: float, *, at_least: float) -> float:
-        """Have a key that failed back off, and return for how many seconds."""
+        """Make a failed key back off, and return the seconds until its retry."""
         return self._backoff.failed(key, now=local, at_least=at_least)
 
     def requeue(self, key: ObjectKey) -> None:
-        """Take a key back that a worker has not started on."""
+        """Requeue a key that the worker has not started."""
         self._in_flight.discard(key)
         self._ready.give_back(key)
         self.schedule(key)
 
     def wait(self, local: float) -> float:
-        """Return the seconds until a key may come up; infinite if none will by itself."""
+        """Return the seconds until a key may become ready, or infinity if no time is known."""
         now = self._clock(local)
         if now is None:
             return float("inf")
@@ -210,30 +211,31 @@ class WorkQueue(Generic[Item]):
         return min(due, self._backoff.next_at() - local)
 
     def has_room(self, namespace: str) -> bool:
-        """Return whether a key of a namespace is ready and may have one more worker."""
+        """Return whether a namespace has a ready key and may have one more worker."""
         return self._ready.has_room(namespace)
 
     def needs_long_timeout(self, key: ObjectKey, local: float) -> bool:
-        """Return whether an attempt is to wait for as long as admission may take.
+        """Return whether the attempt's timeout must cover the maximum time of admission.
 
-        Only after a failure in a slow namespace: other keys must not occupy a worker for so long.
+        True only after a failure in a slow namespace: other keys must not occupy a worker for so
+        long.
         """
         return self._backoff.has_failed(key) and self._ready.is_slow(key[0], local)
 
     def due(self, now: float) -> Iterator[tuple[ObjectKey, Item]]:
-        """Iterate over the items whose time has come, without a look at the others."""
+        """Iterate over the due items without visiting the others."""
         for key in {*self._left_heap, *self._in_flight, *self._waiting.due(now)}:
             item = self._items.get(key)
             if item is not None and self._time_of(item) <= now:
                 yield key, item
 
     def _make_ready(self, now: float, local: float) -> None:
-        """Move keys whose time has come, or whose back-off is over, to the ready keys."""
+        """Move keys that are due, or whose back-off is over, to the ready keys."""
         for _ in range(READY_AT_ONCE):
             key = self._backoff.pop(local)
             if key is not None:
                 if key in self._in_flight or key not in self._left_heap:
-                    continue  # it changed meanwhile: it is being tried, or has a new time
+                    continue  # it changed meanwhile: in flight, or with a new due time
             elif (key := self._waiting.pop(now)) is not None:
                 self._left_heap.add(key)
             else:

@@ -1,1 +1,1 @@
-"""Windows and cron schedules: when they open and close, in any time zone. Pure."""
+"""Time windows in any time zone, and cron schedules. Pure."""

@@ -1,4 +1,4 @@
-"""The schedule of a CronJob, as far as its shortest period.
+"""The shortest period of a CronJob's schedule.
 
 The syntax is that of robfig/cron v3, which Kubernetes uses: five fields, a macro or `@every`.
 """
@@ -24,13 +24,13 @@ _MACROS = {
 _WEEKDAYS = ("sun", "mon", "tue", "wed", "thu", "fri", "sat")
 _DAY = 86_400
 _LONGEST = 1_000
-"""Characters of a schedule that is read. A list of all minutes has 169; Kubernetes accepts a
-megabyte, which takes seconds."""
+"""Maximum characters of a schedule that is parsed. A list of all minutes has 169; Kubernetes
+accepts a megabyte, which takes seconds to parse."""
 _SHORTEST_MONTH = 28
 
 
 def shortest_period(schedule: str) -> int | None:
-    """Return the shortest time between two runs, in seconds; None if it is unclear.
+    """Return the shortest time between two runs, in seconds; None if it cannot be determined.
 
     Months are ignored, so the period may in fact be longer.
     """
@@ -65,7 +65,7 @@ def _every(duration: str) -> int | None:
 
 
 def _days_apart(days: Sequence[int], weekdays: Sequence[int]) -> int:
-    """Return the fewest days between two that match; with both fields, either one matches."""
+    """Return the fewest days between matching days; if both fields are set, either one matches."""
     if len(weekdays) == len(_WEEKDAYS):
         cycle, length = days, _SHORTEST_MONTH
     elif len(days) == 31:

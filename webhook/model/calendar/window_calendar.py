@@ -1,14 +1,14 @@
-"""When windows are open, on days with a clock change and on closed dates, too. Pure.
+"""Opening times of windows, including clock changes and closed dates. Pure.
 
-A window is open at an instant if the local wall time at that instant is inside it. So:
+A window is open at an instant if the local wall time at that instant is inside it. Therefore:
 
 - A window whose start is skipped when clocks go forward opens after the gap. One that is skipped
   completely does not open on that day.
 - Wall times that repeat when clocks go back are inside both times. A window that ends in the
   repeated hour closes, and opens again for the rest of it.
 - A window across midnight belongs to the day on which it opens.
-- On a closed date no window opens, and nothing is open from 00:00 to 24:00: a window of the day
-  before closes at 00:00, and one that would open on the date stays closed on the next day, too.
+- On a closed date, no window opens or is open, from 00:00 to 24:00. A window of the day before
+  closes at 00:00. A window that would open on the date stays closed on the next day, too.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ from holdfast.webhook.model import durations
 Span = tuple[int, int]
 
 HORIZON_DAYS = 400
-"""How far ahead an opening is searched: more than a year."""
+"""How far ahead to search for an opening: more than a year."""
 _LAST_MS = durations.parse_instant("9997-01-01T00:00:00Z")
-"""The search has to end before the year 10000."""
+"""The search must end before the year 10000."""
 _DAY_MS = 86_400_000
 """No time zone changes its offset twice within a day."""
 WEEK_MS = 7 * _DAY_MS
@@ -42,9 +42,9 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class OpenHours:
-    """One window: minutes of the days on which it opens; an end above 24 hours is on the next day.
+    """One window: the weekdays on which it opens, and its start and end in minutes of the day.
 
-    Monday is 0.
+    Monday is 0. An end above 24 hours is on the next day.
     """
 
     days: tuple[int, ...]
@@ -55,10 +55,10 @@ class OpenHours:
 
 @dataclass(frozen=True)
 class Windows:
-    """Windows, of which at least one has to be open.
+    """Windows, of which at least one must be open.
 
-    `closed` are the first and last days of closed dates, in days since 1970. Instants are in
-    milliseconds since 1970; nothing is open before that year and after 9996.
+    `closed` contains the first and last day of each range of closed dates, in days since 1970.
+    Instants are in milliseconds since 1970; no window is open before that year or after 9996.
     """
 
     hours: tuple[OpenHours, ...]
@@ -66,7 +66,7 @@ class Windows:
     _last_search: list[Span] = field(
         default_factory=lambda: [(1, 0)], init=False, compare=False, repr=False
     )
-    """The last instant asked for, and the first one from there on at which a window is open."""
+    """The last searched instant, and the first instant from then on at which a window is open."""
 
     def is_open(self, at_ms: int) -> bool:
         """Return whether a window is open."""
@@ -80,7 +80,7 @@ class Windows:
         if not _in_range(at_ms):
             return None
         since_ms, opens_ms = self._last_search[0]
-        if since_ms <= at_ms <= opens_ms:  # as for most pods of a long list
+        if since_ms <= at_ms <= opens_ms:  # the usual case in a long list of pods
             return opens_ms
         for opens_ms, _ in self._spans(at_ms, at_ms + HORIZON_MS):
             self._last_search[0] = (at_ms, opens_ms)
@@ -102,9 +102,9 @@ class Windows:
         return closes_ms if closes_ms < at_ms + within_ms else None
 
     def opened_ms(self, at_ms: int, since_ms: int) -> int:
-        """Return the start of the time in which windows are open without a break up to `at_ms`.
+        """Return when windows opened that have been open without a break until `at_ms`.
 
-        This is `since_ms` if they were open by then.
+        Returns `since_ms` if they were already open then.
         """
         opened_ms = closes_ms = since_ms
         for start, end in self._spans(since_ms, at_ms + 1):
@@ -114,7 +114,7 @@ class Windows:
         return opened_ms
 
     def _spans(self, at_ms: int, until_ms: int) -> Iterable[Span]:
-        """Yield when windows are open between two instants, by their start; they may overlap."""
+        """Yield the open spans between two instants, ordered by start; they may overlap."""
         return heapq.merge(*(one.spans(at_ms, until_ms) for one in self._calendars))
 
     @cached_property
@@ -142,8 +142,9 @@ def _in_range(at_ms: int) -> bool:
 class _Calendar:
     """The windows of one time zone.
 
-    `hours` are the weekday, start and end of windows, in minutes; `closed` the first and last days
-    of ranges of dates, in days since 1970. Wall times are in milliseconds since 1970-01-01T00:00.
+    `hours` contains the weekday of each window, and its start and end in minutes; `closed` the
+    first and last day of each range of dates, in days since 1970. Wall times are in milliseconds
+    since 1970-01-01T00:00.
     """
 
     def __init__(
@@ -158,7 +159,7 @@ class _Calendar:
         self._closed = _merged((first, last + 1) for first, last in closed)
 
     def spans(self, at_ms: int, until_ms: int) -> Iterator[Span]:
-        """Yield when windows are open between two instants, by their start; they may overlap."""
+        """Yield the open spans between two instants, ordered by start; they may overlap."""
         while at_ms < until_ms:
             offset = self._wall(at_ms) - at_ms
             end_ms = self._same_offset(at_ms, min(at_ms + _DAY_MS, until_ms), offset)
@@ -188,7 +189,7 @@ class _Calendar:
         return (local.replace(tzinfo=None) - _EPOCH) // _MILLISECOND
 
     def _same_offset(self, at_ms: int, end_ms: int, offset: int) -> int:
-        """Return until when a zone keeps an offset, `end_ms` at the latest: a day later or less."""
+        """Return when the zone's offset changes, or `end_ms`, which is no more than a day later."""
         if self._wall(end_ms) - end_ms == offset:
             return end_ms
         instants = range(at_ms, end_ms + 1)

@@ -1,13 +1,13 @@
-"""Time windows that users write: the parser, and the canonical form.
+"""Parser for time windows that users write.
 
 `Mon-Fri 22:00-06:00, Sat,Sun 00:00-24:00 Europe/Berlin` is two windows:
 
 - Each window has hours. They end on the next day unless the end is after the start.
-- The days before the hours are one, a range that may pass Sunday (`Sat-Mon`), or several with
-  commas between. Either all windows have days or none has: those open every day.
-- The time zone is an IANA name, once at the end or behind every window. Without one it is UTC.
+- Days come before the hours: one day, a range that may span Sunday (`Sat-Mon`), or several of these
+  separated by commas. Either all windows have days or none has. Without days, they open every day.
+- The time zone is an IANA name, once at the end or after every window. The default is UTC.
 
-`window_calendar` says what windows mean on days with a clock change and on closed dates.
+`window_calendar` defines the behavior of windows at clock changes and on closed dates.
 """
 
 import re
@@ -20,9 +20,9 @@ from holdfast.webhook.model.calendar.window_calendar import OpenHours, Span, Win
 from holdfast.webhook.model.messages import quote
 
 LONGEST = 1_000
-"""Characters of a value."""
+"""Maximum characters of a value."""
 MAX_WINDOWS = 20
-"""Windows of a value. Both limits bound the cost of a hostile one."""
+"""Maximum number of windows in a value. Both limits bound the cost of a hostile value."""
 WINDOW_ACCEPTED = 'use windows like "Mon-Fri 22:00-06:00 Europe/Berlin"'
 
 _DAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
@@ -32,7 +32,7 @@ _DIGITS = tuple("0123456789")
 _HOURS = re.compile(r"([0-9]{1,2}):([0-5][0-9])-([0-9]{1,2}):([0-5][0-9])")
 _DAY = 24 * 60
 _ZONE = re.compile(r"[A-Z][A-Za-z0-9_+-]{0,31}(?:/[A-Za-z0-9][A-Za-z0-9_+-]{0,31}){0,2}")
-"""Names of zones; files such as `localtime` differ between machines."""
+"""Time zone names, without files such as `localtime`, which differ between machines."""
 _DATES = re.compile(r"([0-9]{4}-[0-9]{2}-[0-9]{2})(?:/([0-9]{4}-[0-9]{2}-[0-9]{2}))?")
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
 
@@ -40,8 +40,8 @@ _EPOCH_DAY = date(1970, 1, 1).toordinal()
 def parse(text: str, zone: tzinfo | None = None) -> Windows:
     """Parse windows. If `zone` is given, the text must not name one.
 
-    Raises InvalidValueError, which names the wrong part; UndecidedError if this machine has no
-    time zone data.
+    Raises InvalidValueError, which names the invalid part, and UndecidedError if this machine has
+    no time zone data.
     """
     if len(text) > LONGEST:
         raise _invalid(text, f"longer than {LONGEST:,} characters", "write fewer windows")
@@ -71,12 +71,12 @@ def parse(text: str, zone: tzinfo | None = None) -> Windows:
 
 
 def is_name(text: str) -> bool:
-    """Return whether a value can only name windows: one word without digits, and not days."""
+    """Return whether a value is a name of windows: a word without digits that is not a day."""
     return text.isascii() and text.replace("-", "").isalpha() and not _is_days(text)
 
 
 def _read(text: str) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
-    """Yield the days, start, end and zone of each window, empty if not named."""
+    """Yield the days, start, end and zone of each window; days and zone are empty if missing."""
     days: set[int] = set()
     word = ""
     for part in text.split(","):
@@ -113,7 +113,7 @@ def _days(text: str, word: str) -> set[int]:
 
 
 def _hours(text: str, words: Sequence[str]) -> tuple[int, int]:
-    """Read the hours, which come first of these words."""
+    """Return the start and end in minutes, from the first of these words."""
     if not _HOURS.fullmatch(words[0]) and any("-" in {one[0], one[-1]} for one in words[:2]):
         raise _invalid(text, "blanks around a dash", WINDOW_ACCEPTED)
     start, end = _minutes(text, words[0])
@@ -138,7 +138,7 @@ def _minutes(text: str, word: str) -> tuple[int, int]:
 
 
 def parse_zone(name: str) -> tzinfo:
-    """Look up a time zone. Raises InvalidValueError; UndecidedError without time zone data."""
+    """Return a time zone. Raises InvalidValueError, or UndecidedError without time zone data."""
     if name == "UTC":
         return UTC
     if _ZONE.fullmatch(name):
@@ -158,7 +158,7 @@ def parse_zone(name: str) -> tzinfo:
 def _lookup(name: str) -> tzinfo | None:
     try:
         return ZoneInfo(name)
-    except (ZoneInfoNotFoundError, ValueError, OSError):  # a folder, or not the data of a zone
+    except (ZoneInfoNotFoundError, ValueError, OSError):  # a directory, or not time zone data
         return None
 
 

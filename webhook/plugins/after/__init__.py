@@ -1,1 +1,1 @@
-"""The plugin after: a pod waits until other objects have what it asks for."""
+"""The after plugin: holds a pod until other objects meet their conditions."""

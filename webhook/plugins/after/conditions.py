@@ -19,11 +19,11 @@ from holdfast.webhook.plugins.after.targets import (
 )
 
 _MAX_CONDITIONS = 100
-"""Conditions of an object that are known; no controller sets so many."""
+"""Maximum number of conditions kept per object; no controller sets that many."""
 _LONGEST = 253 + 1 + 63
-"""Characters of the longest condition that a pod can wait for."""
+"""Maximum length of a condition that a pod can wait for."""
 _MAX_SHARED = 10
-"""Conditions of a state that is shared: others are rare, and would be kept when no object is."""
+"""Maximum conditions of a shared state: larger ones are rare, and would outlive their objects."""
 _FAILED = "Failed"
 _SERVICE_LABEL = "kubernetes.io/service-name"
 
@@ -91,7 +91,7 @@ Decoded = TypeVar("Decoded")
 def _decoded(
     source: msgspec.Raw, decoder: msgspec.json.Decoder[Decoded], default: Decoded
 ) -> Decoded:
-    """Decode a part of an object; a custom kind may have anything there."""
+    """Decode a part of an object, or return the default: custom kinds may have anything there."""
     try:
         return safe_json.decode(decoder, source)
     except (msgspec.DecodeError, UnicodeDecodeError):
@@ -105,9 +105,10 @@ def update(
     *,
     deleted: bool = False,
 ) -> tuple[ObjectKey, frozenset[str] | None]:
-    """Record which conditions an object meets; return the key that users name, and its old state.
+    """Record the conditions that an object meets; return its key for users, and its old state.
 
-    A Service has several slices: recorded are the names of those with a ready endpoint.
+    An EndpointSlice has the key of its Service. The state of a Service is the names of its slices
+    with a ready endpoint.
     """
     key = _key(kind, one)
     before = states.get(key)
@@ -132,21 +133,21 @@ def service_of(one: WaitedObject) -> ObjectKey:
 def drop_slice(
     states: dict[ObjectKey, frozenset[str]], service: ObjectKey, one: WaitedObject
 ) -> frozenset[str]:
-    """Drop a slice from a Service to which it no longer belongs; return its old state."""
+    """Drop a slice from its former Service; return the Service's old state."""
     before = states.get(service, frozenset())
     states[service] = before - {one.metadata.name}
     return before
 
 
 def is_met(target: WaitedTarget, state: frozenset[str] | None) -> bool:
-    """Return whether an object of this state meets a condition; None if it does not exist."""
+    """Return whether a state meets the target's condition; a missing object's state is None."""
     if target.kind is SERVICE:
         return bool(state)
     return state is not None and target.condition in state
 
 
 def has_failed(target: WaitedTarget, state: frozenset[str] | None) -> bool:
-    """Return whether a Job will never complete."""
+    """Return whether the target is a Job that will never complete."""
     is_job = target.kind.qualified == "jobs.batch" and target.condition != _FAILED
     return is_job and _FAILED in (state or ())
 
@@ -169,12 +170,12 @@ def _conditions(kind: WaitedKind, one: WaitedObject) -> frozenset[str]:
 
 @lru_cache(maxsize=1_024)
 def _shared(state: frozenset[str]) -> frozenset[str]:
-    """Return one object for equal states: most of a kind's objects have the same."""
+    """Intern a state, because most objects of a kind have the same one."""
     return state
 
 
 def _is_rolled_out(kind: WaitedKind, one: WaitedObject) -> bool:
-    """Return the same as `kubectl rollout status`; with OnDelete, whether all are ready."""
+    """Return whether `kubectl rollout status` would succeed; with OnDelete, if all are ready."""
     spec = _decoded(one.spec, _ROLLOUT_SPEC, _RolloutSpec())
     status = _decoded(one.status, _ROLLOUT, _Rollout())
     if status.observed_generation < one.metadata.generation:
@@ -191,6 +192,6 @@ def _is_rolled_out(kind: WaitedKind, one: WaitedObject) -> bool:
 
 
 def _has_ready_endpoint(one: WaitedObject) -> bool:
-    """Return whether a slice has one; a missing `ready` means yes, as the API defines."""
+    """Return whether a slice has a ready endpoint; per the API, a missing `ready` means true."""
     endpoints = _decoded(one.endpoints, _ENDPOINTS, None) or ()
     return any(endpoint.conditions.ready is not False for endpoint in endpoints)

@@ -1,4 +1,4 @@
-"""The objects that held pods wait for: followed in the controller, while any pod waits for them."""
+"""The objects that held pods wait for, watched by the controller while any pod needs them."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from holdfast.webhook.plugins.after.conditions import WaitedObject, service_of
 from holdfast.webhook.plugins.after.targets import SERVICE, WaitedKind, WaitedTarget
 
 IDLE_SECONDS = 300.0
-"""How long a kind is followed after the last pod has stopped waiting for it, at least."""
+"""Minimum time that a kind is still watched after the last pod stopped waiting for it."""
 SETTLED_SECONDS = 60.0
-"""After so long a pod that waits is known to the controller as well."""
+"""Time after which the controller also knows a waiting pod."""
 
 _Pods = dict[str, ObjectKey]
-"""Pods that wait for one object, by their uid."""
+"""Pods that wait for one object, by UID."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class _WaitingPod:
 
 
 class ObjectIndex:
-    """Which pods wait for which objects; `now` is the time in seconds. Thread-safe."""
+    """An index of pods by the objects that they wait for. `now` is in seconds. Thread-safe."""
 
     def __init__(self, now: Callable[[], float]) -> None:
         self.now = now
@@ -49,7 +49,7 @@ class ObjectIndex:
     def obstacles(
         self, pod: Pod, targets: tuple[WaitedTarget, ...], waiting: WaitingPods, follow: Follow
     ) -> Obstacles:
-        """Return what a pod waits for; if anything, the pod is rechecked when that changes."""
+        """Return what a pod still waits for, and have the pod rechecked when that changes."""
         uid, key = pod.metadata.uid, pod.key
         namespace = key[0]
         started: list[_FollowedKind] = []
@@ -79,7 +79,7 @@ class ObjectIndex:
             self._drop(uid)
 
     def change(self, kind: _FollowedKind, act: Callable[[], Iterable[_Pods]]) -> None:
-        """Change what is known of a kind, and have the affected pods rechecked."""
+        """Apply a change to the state of a kind, and recheck the affected pods."""
         with self._lock:
             affected = dict(chain.from_iterable(pods.items() for pods in act()))
             if kind.is_idle() and self._kinds.get(kind.kind) is kind:
@@ -89,7 +89,7 @@ class ObjectIndex:
             kind.waiting.recheck(key)
 
     def prune(self, waiting: WaitingPods) -> None:
-        """Drop pods that were asked about when they were no longer held."""
+        """Drop pods that were added when they were no longer held."""
         before = self.now() - SETTLED_SECONDS
         with self._lock:
             settled = [(uid, pod.key) for uid, pod in self._pods.items() if pod.since < before]
@@ -106,7 +106,7 @@ class ObjectIndex:
 
 @dataclass(eq=False)
 class _FollowedKind:
-    """The state of all objects of a kind. It is a ResourceEventHandler.
+    """The state of all objects of a kind, as a ResourceEventHandler.
 
     Guarded by the index's lock.
     """
@@ -150,14 +150,14 @@ class _FollowedKind:
             self.idle_since = self.index.now()
 
     def is_idle(self) -> bool:
-        """Return whether no pod has waited for such an object for a while."""
+        """Return whether no pod has waited for the kind for `IDLE_SECONDS`."""
         since = self.idle_since
         return since is not None and self.index.now() - since >= IDLE_SECONDS
 
     # --- objects -------------------------------------------------------------------------------
 
     def on_sync(self, objects: Iterable[WaitedObject]) -> None:
-        """Take these objects, and no others, as all there are."""
+        """Replace all known objects with these."""
         states: dict[ObjectKey, frozenset[str]] = {}
         services: dict[ObjectKey, ObjectKey] = {}
         for one in objects:
@@ -177,15 +177,15 @@ class _FollowedKind:
         self.index.prune(self.waiting)
 
     def on_update(self, one: WaitedObject) -> None:
-        """Take an object that is new or has changed."""
+        """Handle a new or changed object."""
         self._update(one, deleted=False)
 
     def on_delete(self, one: WaitedObject) -> None:
-        """Take an object that is gone."""
+        """Handle a deleted object."""
         self._update(one, deleted=True)
 
     def on_unreadable(self, reason: str) -> None:
-        """Take that the objects may not be listed, or that the kind is not served."""
+        """Handle a kind whose objects cannot be listed, or that is not served."""
 
         def act() -> Iterable[_Pods]:
             self.states = {}
@@ -218,12 +218,12 @@ class _FollowedKind:
         return f"{self.kind.path()} is not namespaced"
 
     def _set_problem(self, problem: str) -> Iterable[_Pods]:
-        """Give all pods if the problem is another than before."""
+        """Set the problem; return all pods if it has changed."""
         changed, self.problem = self.problem != problem, problem
         return [pods for each in self.pods.values() for pods in each.values() if changed]
 
     def _affected(self, key: ObjectKey, before: frozenset[str] | None) -> Iterable[_Pods]:
-        """Give the pods for which a change of an object makes a difference."""
+        """Yield the pods that a change of an object affects."""
         state = self.states.get(key)
         for target, pods in self.pods.get(key, {}).items():
             if any(

@@ -1,7 +1,7 @@
 """after: hold a pod until other objects in its namespace exist and are ready.
 
 `holdfast.dev/after: job/migrate, deployment/db`. The admission server only parses the value; the
-controller follows the kinds that pods wait for, and no others.
+controller watches only the kinds that pods wait for.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN, WaitedKind
 from holdfast.webhook.plugins.holding import HoldingPlugin
 
 _PARSED = 1_024
-"""Values that are kept parsed: most pods of a template have the same."""
+"""Size of the cache of parsed values: most pods of a template have the same value."""
 _RESOURCE, _VERSION = re.compile("[a-z][a-z0-9]*"), re.compile("v[0-9]+(?:(?:alpha|beta)[0-9]+)?")
 
 BuiltInKind = Literal[
@@ -80,7 +80,7 @@ class AfterArgs(Args, frozen=True):
 
 
 class After(HoldingPlugin):
-    """Adds the gate at creation, and allows a pod once all that it waits for is there."""
+    """Adds the gate at creation, and allows a pod once all objects meet their conditions."""
 
     name = "after"
     args_type = AfterArgs
@@ -98,7 +98,7 @@ class After(HoldingPlugin):
         self._index = ObjectIndex(lambda: self.handle.bounds_ms()[0] / 1_000)
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:
-        """Read the objects; none may be the pod or workload itself."""
+        """Check the value: it must not include the pod or workload. Raises InvalidValueError."""
         workload = context.review.workload
         kind, name = (workload.kind, workload.name) if workload else ("Pod", pod.metadata.name)
         for target in self._parse(pod.annotations[AFTER]):
@@ -113,12 +113,12 @@ class After(HoldingPlugin):
         return ()
 
     def warnings(self, pod: Pod, context: Context) -> Sequence[str]:
-        """Warn about conditions that no object of the kind will ever have, as well."""
+        """Return the usual warnings, and a warning for each condition that the kind never has."""
         unknown = map(after_targets.unknown_condition, self._parse(pod.annotations[AFTER]))
         found = tuple(f"holdfast: {warning}" for warning in unknown if warning)
         return (*super().warnings(pod, context), *found)
 
-    def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - time plays no part
+    def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - does not depend on time
         """Allow the pod once all objects meet their conditions."""
         text = pod.annotations.get(AFTER)
         if text is None:
@@ -138,7 +138,7 @@ class After(HoldingPlugin):
         return Wait(None, waits_for, "; ".join(found.problems))
 
     def forget(self, uid: str) -> None:
-        """Drop a pod that no longer waits."""
+        """Drop a pod that is no longer held."""
         self._index.forget(uid)
 
 

@@ -1,4 +1,4 @@
-"""The state of the objects that a pod waits for, read once where nothing follows them: commands."""
+"""The state of the objects that a pod waits for, read once, for commands without a watch."""
 
 from __future__ import annotations
 
@@ -16,20 +16,20 @@ from holdfast.webhook.plugins.after.conditions import WaitedObject
 from holdfast.webhook.plugins.after.targets import SERVICE, WaitedTarget
 
 _MAX_AGE_SECONDS = 5.0
-"""How long an answer is used: many pods of a list wait for the same objects."""
+"""How long a lookup is cached: many listed pods wait for the same objects."""
 _States = dict[ObjectKey, frozenset[str]]
 
 
 class ObjectReader:
-    """Reads waited objects through a handle."""
+    """Reads the objects that pods wait for, through a handle."""
 
     def __init__(self, handle: Handle) -> None:
         self._handle = handle
         self._unreadable: set[str] = set()
-        """Paths of kinds in a namespace that cannot be read: they are not asked for again."""
+        """Paths of kinds in a namespace that cannot be read, and are not requested again."""
 
     def permit(self, namespace: str, targets: Sequence[WaitedTarget]) -> Allow | Wait:
-        """Return what a pod waits for, as far as the user may read it."""
+        """Return whether a pod still waits, and for what, as far as the user may read it."""
         states = {target: self._state(namespace, target) for target in targets}
         known = {target: found for target, found in states.items() if found is not None}
         unmet = [str(one) for one in known if not after_conditions.is_met(one, _of(known, one))]
@@ -45,9 +45,9 @@ class ObjectReader:
         return Wait(None, f"waits for {', '.join(waits)}", "; ".join(failed))
 
     def _state(self, namespace: str, target: WaitedTarget) -> _States | None:
-        """Read an object's state under its name, which is empty if it is missing; None if unknown.
+        """Return an object's state by its key; empty if it does not exist, None if unknown.
 
-        A Service is judged by its slices, of which a list is read.
+        The state of a Service comes from a list of its EndpointSlices.
         """
         path = kind_path = target.kind.path(namespace)
         if target.kind is not SERVICE:

@@ -13,13 +13,13 @@ from holdfast.webhook.model.paths import api_path
 
 AFTER = f"{DOMAIN}/after"
 MAX_OBJECTS = 32
-"""Objects that one pod may wait for."""
+"""Maximum number of objects that a pod may wait for."""
 MAX_CHARACTERS = 20_000
-"""A longer value is not parsed; 32 objects with long names have fewer."""
+"""Maximum length of a value that is parsed; 32 objects with long names are shorter."""
 EXISTS = ""
 """The condition that every object meets."""
 ROLLED_OUT = "RolledOut"
-"""All pods have the last template, and are ready; not a condition that objects carry."""
+"""All pods have the latest template and are ready; not a condition of the object's status."""
 _FORM = "use KIND/NAME or KIND/NAME:CONDITION, such as job/migrate or pod/db-0:Ready"
 _BLANKS = " \t\r\n"
 _SHORT_NAMES: Mapping[str, str] = MappingProxyType(
@@ -32,16 +32,16 @@ _SHORT_NAMES: Mapping[str, str] = MappingProxyType(
         "cm": "configmap",
     }
 )
-"""The short names that kubectl knows for these kinds, of which most clusters have more."""
+"""kubectl's short names for these kinds; most clusters define more."""
 
 
 @dataclass(frozen=True, slots=True)
 class WaitedKind:
-    """A kind of objects that pods may wait for.
+    """A kind of object that pods may wait for.
 
-    `name` is what users write. `condition` is what its objects have to meet by default, and
-    `selectable` says whether users may select another one. `conditions` are those that Kubernetes
-    sets; empty if not known.
+    `name` is the name that users write. `condition` is the default condition, and `selectable`
+    whether users may select another one. `conditions` are those that Kubernetes sets; empty if
+    unknown.
     """
 
     name: str
@@ -53,7 +53,7 @@ class WaitedKind:
     conditions: tuple[str, ...] = ()
 
     def path(self, namespace: str = "", name: str = "") -> str:
-        """Return the API path of an object; without a name or a namespace, as `api_path` does."""
+        """Return the API path of an object, or of a list if the name or namespace is empty."""
         version = f"{self.group}/{self.version}" if self.group else self.version
         return api_path(version, self.resource, namespace, name)
 
@@ -71,7 +71,7 @@ _OF_POD = (
 
 
 def _selectable(name: str, group: str, *conditions: str) -> WaitedKind:
-    """Make a kind with these conditions, of which the first is the default."""
+    """Return a kind with these conditions; the first one is the default."""
     return WaitedKind(name, group, "v1", f"{name}s", conditions[0], True, conditions)  # noqa: FBT003
 
 
@@ -91,7 +91,7 @@ BUILT_IN: Mapping[str, WaitedKind] = MappingProxyType(
         )
     }
 )
-"""The kinds that the configuration may name, by plural. A Service is ready by its slices."""
+"""Kinds that the configuration may list, by plural. EndpointSlices stand for their Service."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -103,14 +103,14 @@ class WaitedTarget:
     condition: str
 
     def __str__(self) -> str:
-        """Write it as users do, with its condition."""
+        """Return the target in the form that users write, with its condition."""
         return f"{self.kind.name}/{self.name}" + (f":{self.condition}" if self.condition else "")
 
 
 def unknown_condition(target: WaitedTarget) -> str:
-    """Return a warning if Kubernetes sets no such condition; empty if it may exist.
+    """Return a warning if Kubernetes does not set such a condition; empty if it may exist.
 
-    A readiness gate or another controller may set others, which should have a domain.
+    Readiness gates and other controllers may set others, which should have a domain.
     """
     kind, condition = target.kind, target.condition
     if not kind.conditions or condition in kind.conditions or "/" in condition:
@@ -126,7 +126,7 @@ def unknown_condition(target: WaitedTarget) -> str:
 
 
 def by_name(kinds: Iterable[WaitedKind]) -> Mapping[str, WaitedKind]:
-    """Map the names that users may write to kinds: the singular, and the plural."""
+    """Return kinds by the names that users may write: the singular and the plural."""
     plurals = {kind: plural for plural, kind in BUILT_IN.items()}
     names: dict[str, WaitedKind] = {}
     for kind in kinds:
@@ -135,7 +135,7 @@ def by_name(kinds: Iterable[WaitedKind]) -> Mapping[str, WaitedKind]:
 
 
 def parse(text: str, kinds: Mapping[str, WaitedKind]) -> tuple[WaitedTarget, ...]:
-    """Parse the annotation, without duplicates. Raises InvalidValueError."""
+    """Return the annotation's targets, without duplicates. Raises InvalidValueError."""
     parts = text.split(",", MAX_OBJECTS) if len(text) <= MAX_CHARACTERS else []
     if not 0 < len(parts) <= MAX_OBJECTS:
         raise InvalidValueError(

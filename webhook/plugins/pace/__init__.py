@@ -1,1 +1,1 @@
-"""The plugin pace: so many pods start at a time, or are released in a period."""
+"""The pace plugin: limits how many pods start at a time, or are released in a period."""

@@ -1,4 +1,4 @@
-"""The arguments of the pace plugin, and reading the pace that a pod asks for. Pure."""
+"""The arguments of the pace plugin, and the parser of its annotation. Pure."""
 
 from __future__ import annotations
 
@@ -46,11 +46,11 @@ _INLINE = NamedPace(name="", scope="owner")
 
 
 Paces = Mapping[str, tuple[NamedPace, Limits]]
-"""The configured paces, by their names."""
+"""The configured paces, by name."""
 
 
 def check(args: PaceArgs) -> Paces:
-    """Check the arguments. Raises ConfigurationError."""
+    """Return the configured paces. Raises ConfigurationError if one is invalid."""
     found = {
         one.name: (one, _limits(one, f"paces[{index}]")) for index, one in enumerate(args.paces)
     }
@@ -60,7 +60,7 @@ def check(args: PaceArgs) -> Paces:
 
 
 def read(pod: Pod, paces: Paces) -> tuple[NamedPace, Limits]:
-    """Read a pod's pace. Raises InvalidValueError, which names the annotation."""
+    """Return a pod's pace and limits. Raises InvalidValueError, which names the annotation."""
     text = pod.annotations.get(KEY, "")
     try:
         if not pace.is_name(text):

@@ -1,9 +1,9 @@
-"""The pods of one pace: which of them start, and which wait for a slot. Pure.
+"""The starting and waiting pods of one pace. Pure.
 
-Each pod is measured by its own limits: those of an owner's pods may be changed one after another.
+Limits apply per pod, because those of an owner's pods may be changed one pod at a time.
 
-All times are milliseconds since 1970. A release counts from the latest time at which it may have
-happened, so that no two are closer together than the pace allows.
+All times are in milliseconds since 1970. Because a release counts from the latest time at which it
+may have happened, no two releases are closer together than the pace allows.
 """
 
 from __future__ import annotations
@@ -18,50 +18,50 @@ from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.model.pace import Limits
 
 LATE_MS = int(SLOW_ADMISSION_TIMEOUT + 1) * 1_000
-"""How long after the time that the pod records a release may have been carried out: the time that
-its request may take, and a second."""
+"""How long after the time recorded on the pod its release may have happened: the timeout of the
+request, plus a second."""
 Rank = tuple[int, int, int]
-"""The order in the line: due time, negative priority, creation."""
+"""The order in the queue: due time, negative priority, creation."""
 Place = tuple[Rank, ObjectKey, Limits]
-"""A pod in the line, and what it asks for."""
+"""A pod in the queue: its rank, key and limits."""
 Call = tuple[ObjectKey, int]
-"""A pod whose turn it is, and the time of it; 0 for now."""
+"""A pod, and the time of its turn; 0 for now."""
 
 
 class PaceGroup:
     """The pods of one pace. Not thread-safe.
 
-    A pod waits in the line, is called when it is its turn, and starts when it is released. Called
-    pods have slots, too: they are about to be released, unless another plugin holds them.
+    A pod waits in the queue, is called when it is its turn, and is starting once it is released.
+    Called pods also have slots: they are about to be released, unless another plugin holds them.
     """
 
     def __init__(self, releases: array[int] | None = None) -> None:
         self.period_ms = 0
-        """The longest period of its pods: so long, a release counts."""
+        """The longest period of its pods, for which a release counts."""
         self._line: list[tuple[Rank, str]] = []
         self._waiting: dict[str, Place] = {}
         self._called: dict[str, Place] = {}
         self.starting: dict[str, int] = {}
-        """Pods that are starting, with the time at which they no longer count."""
+        """Starting pods, with the time at which they stop counting."""
         self._ends: list[tuple[int, str]] = []
-        """The same, in the order of these times."""
+        """The same pods, sorted by that time."""
         self._unconfirmed: set[str] = set()
-        """Those of them whose release has not been seen yet."""
+        """Starting pods whose release the watch has not reported yet."""
         self.releases = array("q") if releases is None else releases
-        """When pods were released, in order."""
+        """Release times, sorted."""
         self._counted: dict[str, int] = {}
-        """The releases of pods that are starting."""
+        """Release times of starting pods."""
         self._in_doubt: dict[str, int] = {}
-        """Those of which a release had no answer, and until when it may be carried out."""
+        """Starting pods with a release that got no response, and until when it may still happen."""
         self._answered: set[str] = set()
-        """Those of them whose last release had an answer."""
+        """Pods of `_in_doubt` whose last release got a response."""
         self.recalled: set[str] = set()
-        """Unconfirmed pods that have their slots from an earlier term."""
+        """Unconfirmed pods that got their slots in an earlier term."""
         self._alarm: tuple[str, int] | None = None
 
     @property
     def waiting(self) -> int:
-        """How many pods wait for a slot."""
+        """The number of pods that wait for a slot."""
         return len(self._line)
 
     @property
@@ -72,7 +72,7 @@ class PaceGroup:
     # --- held pods -----------------------------------------------------------------------------
 
     def wait(self, uid: str, place: Place) -> None:
-        """Add a pod to the line; one that is known keeps its place, with these limits."""
+        """Add a pod to the queue; a known pod keeps its place, with these limits."""
         if uid in self.recalled:
             self.end(uid)
         for known in (self._called, self._waiting):
@@ -85,9 +85,10 @@ class PaceGroup:
             insort(self._line, (place[0], uid))
 
     def take(self, uid: str, now_ms: int, until_ms: int) -> bool:
-        """Give a pod that waits or was called a slot, if it is its turn, until it has to be ready.
+        """Assign a slot to a waiting or called pod if it is its turn; return whether it has one.
 
-        Otherwise it waits. One whose release had no answer keeps its slot.
+        The slot ends at `until_ms`. Otherwise, the pod waits. A pod whose release got no response
+        keeps its slot.
         """
         if uid in self.starting:
             if uid not in self._answered:
@@ -107,20 +108,20 @@ class PaceGroup:
         return True
 
     def recall(self) -> None:
-        """Put the pods that were called back into the line.
+        """Return called pods to the queue.
 
-        Those with a slot whose release has not been seen get there when they are asked about.
+        Pods with a slot but without a confirmed release return to it with the next `wait`.
         """
         called, self._called = self._called, {}
-        self._alarm = None  # the pod may have been asked about before all pods were known
+        self._alarm = None  # its recheck may have come before all pods were known
         for uid, place in called.items():
             self.wait(uid, place)
         self.recalled = set(self._unconfirmed)
 
     def give_back(self, uid: str, now_ms: int) -> None:
-        """Take the slot of a pod that was not released after all; it leaves the line as well.
+        """Free the slot of a pod that was not released after all, and remove it from the queue.
 
-        It keeps the slot while an earlier release, which had no answer, may still be carried out.
+        The pod keeps its slot while an earlier release, which got no response, may still happen.
         """
         if self._in_doubt.get(uid, now_ms) <= now_ms:
             self.end(uid)
@@ -128,12 +129,12 @@ class PaceGroup:
             self._answered.add(uid)
 
     def leave(self, uid: str) -> None:
-        """Drop a pod that is no longer held; one that is starting keeps its slot."""
+        """Remove a pod that is no longer held from the queue; a starting pod keeps its slot."""
         self._called.pop(uid, None)
         self._leave_line(uid)
 
     def turn_at(self, uid: str) -> int:
-        """Return when it is a pod's turn: 0 for now, NEVER_MS until an event."""
+        """Return the time of a pod's turn: 0 for now, NEVER_MS if it depends on an event."""
         if uid in self._called or uid in self.starting:
             return 0
         if self._line and self._line[0][1] == uid:
@@ -141,7 +142,7 @@ class PaceGroup:
         return NEVER_MS
 
     def calls(self, now_ms: int) -> Iterator[Call]:
-        """Call the pods whose turn it is; the next one may get a time instead."""
+        """Yield the pods whose turn it is, and the next pod if the time of its turn is known."""
         while self._line:
             uid = self._line[0][1]
             _, key, limits = place = self._waiting[uid]
@@ -159,16 +160,16 @@ class PaceGroup:
     # --- released pods -------------------------------------------------------------------------
 
     def start(self, uid: str, until_ms: int) -> None:
-        """Record that a pod is starting; another process may have released it.
+        """Record that a pod is starting, even if another process released it.
 
-        The end of a known one does not change: users may write the time of its release.
+        The end of a confirmed pod does not change, because users can write the release time.
         """
         self.leave(uid)
         if not self.is_confirmed(uid):
             self._set_end(uid, until_ms)
 
     def confirm(self, uid: str, released_ms: int, now_ms: int) -> None:
-        """Record when a pod was released, once, if that is not too long ago to matter."""
+        """Record the time of a pod's release, once, unless it is more than a period ago."""
         self._unconfirmed.discard(uid)
         self.recalled.discard(uid)
         matters = self.period_ms > 0 and released_ms > now_ms - self.period_ms
@@ -177,20 +178,20 @@ class PaceGroup:
             insort(self.releases, released_ms)
 
     def is_confirmed(self, uid: str) -> bool:
-        """Return whether a pod is starting, and its release has been seen."""
+        """Return whether a pod is starting, and the watch has reported its release."""
         return uid in self.starting and uid not in self._unconfirmed
 
     def hold_again(self, uid: str) -> None:
-        """End a pod that counts as starting although it is held.
+        """Stop counting a held pod as starting.
 
-        Another pod of its name was released, or a backup of etcd was restored.
+        Another pod of the same name was released, or etcd was restored from a backup.
         """
         if self.is_confirmed(uid):
             self.retract(uid)
             self.end(uid)
 
     def retract(self, uid: str) -> None:
-        """Drop the record of a release that was none: the pod was deleted while it was held."""
+        """Drop the record of a release that did not happen, such as if a held pod was deleted."""
         released_ms = self._counted.pop(uid, None)
         if released_ms is not None and released_ms in self.releases:
             self.releases.remove(released_ms)
@@ -200,15 +201,15 @@ class PaceGroup:
         return uid in self._waiting or uid in self._called or uid in self.starting
 
     def is_gone(self, uid: str, seen: Collection[str]) -> bool:
-        """Return whether a pod that was starting is not among all that there are.
+        """Return whether a starting pod is missing from a complete list.
 
-        One that has got its slot since the list began may be missing in it.
+        A pod that got its slot after the list began may be missing from it without being gone.
         """
         is_older = uid in self.recalled or self.is_confirmed(uid)
         return is_older and uid not in seen
 
     def end(self, uid: str) -> None:
-        """Free the slot of a pod that is ready, or gone."""
+        """Free the slot of a pod that is ready or gone."""
         self._drop_end(uid)
         self._unconfirmed.discard(uid)
         self.recalled.discard(uid)
@@ -216,7 +217,7 @@ class PaceGroup:
         self.leave(uid)
 
     def overdue(self, now_ms: int) -> list[str]:
-        """Return the pods that have been starting for too long, and are to be ended."""
+        """Return the pods that have been starting for too long; the caller must end them."""
         self._prune(now_ms)
         return [uid for _, uid in self._ends[: bisect_left(self._ends, (now_ms + 1, ""))]]
 
@@ -233,7 +234,7 @@ class PaceGroup:
             del self._ends[bisect_left(self._ends, (until_ms, uid))]
 
     def _free_at(self, limits: Limits) -> int:
-        """Return when the next pod may be released: 0 for now, NEVER_MS until an event."""
+        """Return when the next pod may be released: 0 for now, NEVER_MS if an event decides."""
         at_ms = 0
         coming = len(self._called)
         if limits.starting is not None:
@@ -245,7 +246,7 @@ class PaceGroup:
         if limits.releases is not None:
             free = limits.releases - coming - len(self._unconfirmed)
             if free <= 0:
-                # A release that no watch ever reports ends with its time.
+                # A release that the watch never reports ends with the pod's timeout.
                 return min((self.starting[uid] for uid in self._unconfirmed), default=NEVER_MS)
             if len(self.releases) >= free:
                 at_ms = max(at_ms, self.releases[-free] + limits.period_ms)
@@ -260,7 +261,7 @@ class PaceGroup:
     def _prune(self, now_ms: int) -> None:
         """Drop releases that are more than a period ago.
 
-        Those in the future were recorded before the clock was set back: they are now.
+        Releases in the future were recorded before the clock was set back; they count from now.
         """
         if self.releases and self.releases[-1] > now_ms + self.period_ms:
             self.releases = array("q", (min(at_ms, now_ms) for at_ms in self.releases))

@@ -18,11 +18,11 @@ from holdfast.webhook.plugins.pace.args import NamedPace, Paces
 from holdfast.webhook.plugins.pace.group import PaceGroup, Rank
 
 GroupKey = tuple[str, str]
-"""The pace, and the pods that share it: the namespace, also with the label, or empty for all."""
+"""The pace's name and its scope: a namespace, a namespace and label, or empty for all pods."""
 _SWEEP_AFTER = 1_000
 _MAX_QUIET = 10_000
 _LABEL_LENGTH = 16
-_timeout_ms = lru_cache(durations.parse_delay)  # for a configured one
+_timeout_ms = lru_cache(durations.parse_delay)  # for configured timeouts
 
 
 class PacedPod(Pod, frozen=True):
@@ -32,11 +32,11 @@ class PacedPod(Pod, frozen=True):
 
     @property
     def is_over(self) -> bool:
-        """Whether it will never run again, if it ever has."""
+        """Whether the pod has terminated, and will never run again."""
         return self.status.phase in {"Succeeded", "Failed"}
 
     def is_starting(self, until: str) -> bool:
-        """Return whether it is on its way to a condition."""
+        """Return whether the pod has not reached the state `until` yet, but still may."""
         if self.metadata.deletion_timestamp or self.is_over:
             return False
         if until == "Scheduled":
@@ -48,7 +48,7 @@ class PacedPod(Pod, frozen=True):
 
 
 class PaceMember(NamedTuple):
-    """A pod that waits or starts, its group, and how long it may be starting."""
+    """A waiting or starting pod, its group, and how long it may be starting."""
 
     pod: ObjectKey
     group_key: GroupKey
@@ -63,18 +63,18 @@ class PaceMember(NamedTuple):
 
 
 class PaceGroups:
-    """The groups in which pods wait or start; of others, only the releases. Not thread-safe."""
+    """The groups with waiting or starting pods, and the releases of others. Not thread-safe."""
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
         self.paces: dict[str, tuple[NamedPace, Limits]] = {}
         self._now_ms = now_ms
         self._groups: dict[GroupKey, PaceGroup] = {}
         self._quiet: dict[GroupKey, tuple[int, array[int]]] = {}
-        """The releases of groups in which no pod waits or starts, and until when these count."""
+        """The releases of groups without waiting or starting pods, and until when they count."""
         self._sweep_at = _SWEEP_AFTER
 
     def add(self, paces: Paces) -> None:
-        """Add the paces of a profile. Raises ConfigurationError if one has another definition."""
+        """Add a profile's paces. Raises ConfigurationError if another profile's pace differs."""
         for name, pace in paces.items():
             if self.paces.setdefault(name, pace) != pace:
                 raise ConfigurationError(
@@ -85,13 +85,13 @@ class PaceGroups:
     def find(self, pod: Pod) -> PaceMember:
         """Return the group of a pod, and its pace. Raises InvalidValueError.
 
-        All pods of an owner that have numbers share a group, so that these can be changed while
+        All pods of an owner with inline limits share a group, so the limits can be changed while
         pods are starting.
         """
         named, limits = pace_args.read(pod, self.paces)
         namespace = pod.metadata.namespace
-        # Owners and their UIDs can be written, and change if a ReplicaSet loses a pod by its
-        # labels. The guard protects this label.
+        # Owner references can be edited, and change if a ReplicaSet orphans a pod whose labels no
+        # longer match. The guard protects this label.
         label = pod.labels.get(pace_args.KEY) or label_of(pod, named, limits)
         scope = {"cluster": "", "namespace": namespace, "owner": f"{namespace}/{label}"}
         key = (named.name, scope[named.scope])
@@ -103,7 +103,7 @@ class PaceGroups:
         return PaceMember(pod.key, key, group, named, limits, _timeout_ms(named.timeout))
 
     def retire(self, key: GroupKey, group: PaceGroup) -> None:
-        """Drop a group in which no pod waits or starts, except for the releases that count."""
+        """Drop a group without waiting or starting pods, but keep the releases that still count."""
         if not group.is_quiet or self._groups.get(key) is not group:
             return
         del self._groups[key]
@@ -113,15 +113,16 @@ class PaceGroups:
             self._sweep()
 
     def _sweep(self) -> None:
-        """Drop releases that no longer count, and those of more than 10,000 groups.
+        """Drop expired releases, and the releases of groups in excess of 10,000.
 
-        A pod of a group that is dropped too early may start within the period of an earlier one.
-        Namespaces with the most groups lose theirs first, beginning with the next to expire.
+        If a group is dropped before it expires, its next pod may start within the period of an
+        earlier release. Namespaces with the most groups lose groups first, starting with the group
+        that expires next.
         """
         now_ms, numbers = self._now_ms(), Counter[str]()
 
         def number(key: GroupKey) -> int:
-            """Return a group's number in its namespace."""
+            """Return the number of a group within its namespace."""
             namespace = key[1].partition("/")[0]
             numbers[namespace] += 1
             return numbers[namespace]
@@ -132,12 +133,12 @@ class PaceGroups:
         self._sweep_at = len(self._quiet) + _SWEEP_AFTER
 
     def recall(self) -> None:
-        """Put all pods that were called back into their lines."""
+        """Return all called pods to their queues."""
         for group in self._groups.values():
             group.recall()
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Count the pods that start and that wait, by the name of the pace, or `inline`."""
+        """Return the numbers of starting and waiting pods, by pace name or `inline`."""
         found = dict.fromkeys(self.paces, (0, 0))
         for (name, _), group in self._groups.items():
             label = name if name in self.paces else "inline"
@@ -159,5 +160,5 @@ def label_of(pod: Pod, named: NamedPace, limits: Limits) -> str:
 
 
 def rank_of(pod: Pod, due_ms: int) -> Rank:
-    """Return a pod's place in the line."""
+    """Return a pod's rank in the queue."""
     return due_ms, -(pod.spec.priority or 0), pod.created_ms

@@ -1,8 +1,8 @@
-"""pace: start only so many pods at a time, or in a period.
+"""pace: limit how many pods start at a time, or are released in a period.
 
-`holdfast.dev/pace: "4"` holds a pod until fewer than four pods of its owner are starting, which
-means released but not ready yet. The controller counts them by a label that the webhook sets, so
-that a new leader finds all of them in the API server.
+`holdfast.dev/pace: "4"` holds a pod until fewer than four pods of its owner are starting:
+released but not ready yet. The controller finds them by a label that the webhook sets, so a new
+leader can list all of them.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ from holdfast.webhook.plugins.pace.slots import GATE, PaceSlots
 
 
 class Pace(HoldingPlugin):
-    """Adds the gate and the label at creation, and gives out slots."""
+    """Adds the gate and the label at creation, and assigns slots to held pods."""
 
     name = "pace"
     args_type = PaceArgs
@@ -52,12 +52,12 @@ class Pace(HoldingPlugin):
     # --- admission -----------------------------------------------------------------------------
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
-        """Read the pace; the pod gets its name, or a hash of its owner, as a label."""
+        """Return the edit that sets the label: the pace's name, or a hash of the pod's owner."""
         named, limits = pace_args.read(pod, self._paces)
         return [SetLabel(KEY, label_of(pod, named, limits))]
 
     def mutate(self, pod: Pod, context: Context) -> Result:
-        """Hold the pod; remove the label from a pod that is not held, which would take a slot."""
+        """Hold the pod, or remove the label from a pod that is not held: it would take a slot."""
         result = super().mutate(pod, context)
         if result.edits or result.code is Code.REJECT or KEY not in pod.labels:
             return result
@@ -74,10 +74,10 @@ class Pace(HoldingPlugin):
     # --- held pods -----------------------------------------------------------------------------
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:
-        """Allow a pod if it has a slot, or may get one; otherwise it waits in the line.
+        """Allow a pod that has a slot or can get one; queue all others.
 
-        A pod that other plugins hold as well gets into the line when all of them allow it, or it
-        would keep others from a slot that it cannot use. So would one that no longer has a pace.
+        A pod that other plugins also hold is queued once all of them allow it: until then, it would
+        block a slot that it cannot use. So would a pod that no longer has a pace.
         """
         limits = self._read(pod)
         if not isinstance(limits, Limits):
@@ -93,14 +93,14 @@ class Pace(HoldingPlugin):
         return _answer(self.slots.wait(pod, now_ms), earliest_ms, limits)
 
     def reserve(self, pod: Pod, now_ms: int) -> Permit:
-        """Give the pod a slot, if it is its turn."""
+        """Assign a slot to the pod if it is its turn."""
         limits = self._read(pod)
         if not isinstance(limits, Limits):
             return limits
         return _answer(self.slots.take(pod, now_ms), now_ms, limits)
 
     def _read(self, pod: Pod) -> Limits | Permit:
-        """Read the limits of a pod, or decide about one that has none."""
+        """Return the limits of a pod, or the decision about a pod without valid limits."""
         if KEY not in pod.annotations:
             return Allow(f"annotation {KEY} {HOLD_REMOVED} a pace")
         try:
@@ -110,7 +110,7 @@ class Pace(HoldingPlugin):
         return limits
 
     def unreserve(self, pod: Pod) -> None:
-        """Take the slot back."""
+        """Free the slot of the pod."""
         self.slots.give_back(pod.metadata.uid)
 
     def forget(self, uid: str) -> None:
@@ -123,5 +123,5 @@ def _answer(turn_ms: int, now_ms: int, limits: Limits) -> Permit:
         return Allow()
     if turn_ms >= NEVER_MS:
         return Wait(reason=limits.words)
-    # A pod that gets ready frees its slot; the time is when it would lose it.
+    # A starting pod frees its slot earlier if it becomes ready; this is the time of its timeout.
     return Wait(turn_ms, limits.words, open_ended=limits.starting is not None)

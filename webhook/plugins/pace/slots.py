@@ -1,4 +1,4 @@
-"""The slots of all paces: which pods have one, in step with what the API server reports."""
+"""The slots of all paces, kept in sync with the pods that the API server reports."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ from holdfast.webhook.plugins.pace.groups import PacedPod, PaceGroups, PaceMembe
 
 GATE = KEY
 TIMEOUT = "PaceTimeout"
-"""The reason of the Event on a pod that is not ready in time."""
+"""Event reason for a pod that is not ready in time."""
 
 
 class _Found(NamedTuple):
-    """The pods whose turn it is, and those that have been starting for too long."""
+    """Pods whose turn it is, and pods that have been starting for too long."""
 
     calls: list[Call]
     late: list[Pod]
 
 
 class PaceSlots:
-    """Gives slots to pods that wait; the handler of the watch of all paced pods. Thread-safe.
+    """Assigns slots to waiting pods, and handles the watch of all paced pods. Thread-safe.
 
-    All profiles of a process share it, so that a pace has its slots once.
+    All profiles of a process share one instance, because they share the slots of a pace.
     """
 
     def __init__(self, handle: Handle) -> None:
@@ -41,17 +41,17 @@ class PaceSlots:
         self.add = self._groups.add
         self._members: dict[str, PaceMember] = {}
         self._held: set[str] = set()
-        """Pods that have the gate, as the watch last reported."""
+        """Pods that have the gate, according to the watch."""
         self._ended: set[str] = set()
-        """Pods that have been ready, or have ended: they will not be starting again. Those that
-        were deleted stay until the next list."""
+        """Pods that were ready or have ended, and will not be starting again. Deleted pods stay in
+        this set until the next list."""
         self.watch: _Watch | None = None
         self._synced = False
 
     # --- held pods -----------------------------------------------------------------------------
 
     def wait(self, pod: Pod, due_ms: int) -> int:
-        """Have a pod wait in the line; return when it is its turn, NEVER_MS until an event."""
+        """Queue a pod, and return the time of its turn; NEVER_MS if that depends on an event."""
         self._follow()
         uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
         found = _Found([], [])
@@ -60,12 +60,12 @@ class PaceSlots:
                 return NEVER_MS
             group = self._line_up(pod, due_ms, now_ms, found).group
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
-        # The answer is its own call: another one would cut the back-off of its release short.
+        # The return value calls this pod: a recheck would cut the back-off of its release short.
         self._call(found._replace(calls=[one for one in found.calls if one[0] != pod.key]))
         return turn_ms
 
     def take(self, pod: Pod, now_ms: int) -> int:
-        """Give a pod a slot if it is its turn; otherwise return when it is, as `wait` does."""
+        """Assign a slot to a pod if it is its turn, and return the time of its turn like `wait`."""
         self._follow()
         uid, found = pod.metadata.uid, _Found([], [])
         with self._lock:
@@ -77,20 +77,21 @@ class PaceSlots:
             self._settle(group, now_ms, found)
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         self._call(found)
-        return turn_ms if taken or turn_ms > now_ms else NEVER_MS  # it has just been called
+        # If it did not get a slot although its turn has come, it was called just now.
+        return turn_ms if taken or turn_ms > now_ms else NEVER_MS
 
     def _is_released(self, uid: str) -> bool:
-        """Return whether the watch of the paced pods has reported that a pod was released.
+        """Return whether the watch of paced pods has reported the release of a pod.
 
-        Until that watch reports that the pod is held again, after a restore of etcd, a report of
-        the watch of held pods is from before the release.
+        If so, reports by the watch of held pods predate the release, unless the watch of paced pods
+        then reports that the pod is held again, after a restore of etcd.
         """
         member = self._members.get(uid)
         is_confirmed = member is not None and member.group.is_confirmed(uid)
         return uid not in self._held and (uid in self._ended or is_confirmed)
 
     def _line_up(self, pod: Pod, due_ms: int, now_ms: int, found: _Found) -> PaceMember:
-        """Have a pod wait in the line, unless it has a slot whose time is not over."""
+        """Queue a pod, unless it has a slot that has not expired; return its entry."""
         known = self._members.get(pod.metadata.uid)
         if known is not None:
             self._settle(known.group, now_ms, found)
@@ -103,7 +104,7 @@ class PaceSlots:
         return member
 
     def give_back(self, uid: str) -> None:
-        """Take the slot of a pod that is not released after all; it leaves the line as well."""
+        """Free the slot of a pod that is not released after all, and remove it from the queue."""
         self._change(uid, self._give_back)
 
     def _give_back(self, group: PaceGroup, uid: str) -> None:
@@ -115,9 +116,10 @@ class PaceSlots:
         self._change(uid, self._leave)
 
     def _leave(self, group: PaceGroup, uid: str) -> None:
-        """Let a pod leave the line; another process may have released it.
+        """Remove a pod that is no longer held from the queue.
 
-        That is so if the watch of the paced pods still says that it is held; it will report more.
+        If the watch of paced pods still reports the pod as held, another process may have released
+        it. The pod then counts as starting until the watch reports more.
         """
         if uid in self._held and uid not in group.starting:
             earliest_ms, latest_ms = self.handle.bounds_ms()
@@ -127,17 +129,17 @@ class PaceSlots:
             group.leave(uid)
 
     def counts(self) -> dict[str, tuple[int, int]]:
-        """Count the pods that start and that wait, by the name of the pace, or `inline`."""
+        """Return the numbers of starting and waiting pods, by pace name or `inline`."""
         with self._lock:
             return self._groups.counts()
 
     # --- released pods: holdfast.webhook.kube.reflector.ResourceEventHandler -------------------
 
     def _follow(self) -> None:
-        """Watch the paced pods from now on; only if there are any.
+        """Start to watch paced pods, with the first paced pod and in each new term as leader.
 
-        The watch of a process that begins to lead may not have reported yet what the leader before
-        has released: then all are listed again, and no pod gets a slot until that is done.
+        The watch of a new leader may not have reported yet which pods the previous leader released.
+        All pods are listed again, and no pod gets a slot until the list is complete.
         """
         term = self.handle.term()
         with self._lock:
@@ -153,7 +155,7 @@ class PaceSlots:
         watch.stop = self.handle.follow(path, PacedPod, watch, label_selector=KEY)
 
     def on_sync(self, pods: Iterable[PacedPod], watch: _Watch) -> None:
-        """Take these pods, and no others, as all there are."""
+        """Replace all known pods with these, unless the watch was replaced."""
         seen = set()
         for pod in pods:
             if watch is not self.watch:
@@ -178,7 +180,7 @@ class PaceSlots:
             self._change(uid, _keep)
 
     def on_update(self, pod: PacedPod) -> None:
-        """Take a pod that is new or has changed."""
+        """Handle a new or changed pod."""
         uid = pod.metadata.uid
         if GATE in pod.gates:
             (self.on_delete if pod.is_over else self._hold)(pod)
@@ -186,11 +188,11 @@ class PaceSlots:
         try:
             named, _ = pace_args.read(pod, self._groups.paces)
         except InvalidValueError:
-            self.on_delete(pod)  # it counts for no pace
+            self.on_delete(pod)  # it does not count for any pace
             return
         earliest_ms, latest_ms = self.handle.bounds_ms()
         recorded_ms = released_ms(pod.annotations, created_ms=pod.created_ms) or pod.created_ms
-        recorded_ms = min(recorded_ms, latest_ms)  # users may write it
+        recorded_ms = min(recorded_ms, latest_ms)  # users can write it
         found = _Found([], [])
         with self._lock:
             if uid in self._ended:
@@ -211,9 +213,9 @@ class PaceSlots:
         self._change(uid, PaceGroup.end if is_over else PaceGroup.leave)
 
     def _hold(self, pod: PacedPod) -> None:
-        """Take a pod that has the gate.
+        """Handle a pod that has the gate.
 
-        If the watch had reported its release, a backup of etcd was restored: it waits again.
+        If the watch had reported its release, etcd was restored from a backup: the pod waits again.
         """
         uid = pod.metadata.uid
         with self._lock:
@@ -225,7 +227,7 @@ class PaceSlots:
             self._call(_Found([(pod.key, 0)], []))
 
     def on_delete(self, pod: PacedPod) -> None:
-        """Take a pod that is gone."""
+        """Handle a pod that was deleted, or no longer counts."""
         uid = pod.metadata.uid
         with self._lock:
             self._held.discard(uid)
@@ -238,7 +240,7 @@ class PaceSlots:
     # --- the groups ----------------------------------------------------------------------------
 
     def _member(self, pod: Pod, now_ms: int, found: _Found) -> PaceMember:
-        """Return a pod's entry; if its pace was changed, it leaves its group.
+        """Return a pod's entry; remove the pod from its old group if its pace was changed.
 
         Raises InvalidValueError.
         """
@@ -252,7 +254,7 @@ class PaceSlots:
         return member
 
     def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
-        """Change what is known of a pod, and call those whose turn it is now."""
+        """Apply a change to a pod's group, and call the pods whose turn it is now."""
         found = _Found([], [])
         with self._lock:
             member = self._members.get(uid)
@@ -267,11 +269,11 @@ class PaceSlots:
         self._call(found)
 
     def _settle(self, group: PaceGroup, now_ms: int, found: _Found) -> None:
-        """Free the slots of pods that take too long, and call those whose turn it is."""
+        """Free the slots of overdue pods; add late pods and pods whose turn it is to `found`."""
         if not self._synced:
             return
         for uid in group.overdue(now_ms):
-            # Otherwise, the pod has only reserved its slot: its release had no answer.
+            # If not, the pod has only reserved its slot: its release got no response.
             was_released = self._is_released(uid)
             group.end(uid)
             member = self._members.pop(uid)
@@ -281,7 +283,7 @@ class PaceSlots:
         found.calls.extend(group.calls(now_ms))
 
     def _call(self, found: _Found) -> None:
-        """Report what `_settle` has found, without the lock."""
+        """Recheck called pods, and record Events on late ones. Do not hold the lock."""
         for key, at_ms in found.calls:
             self.handle.waiting.recheck(key, at_ms)
         for pod in found.late:
@@ -294,7 +296,7 @@ def _keep(_group: PaceGroup, _uid: str) -> None:
 
 
 class _Watch:
-    """The handler of one watch, until another one replaces it."""
+    """The event handler of one watch, until another watch replaces it."""
 
     def __init__(self, slots: PaceSlots, term: int) -> None:
         self._slots, self.term = slots, term

@@ -1,4 +1,4 @@
-"""Find problems in what was read of an installation, and say what to do. Pure."""
+"""Findings about an installation, with advice. Pure."""
 
 import enum
 from collections.abc import Iterator, Sequence
@@ -11,9 +11,9 @@ from holdfast.webhook.report import table
 from holdfast.webhook.report.held_pods import PATIENCE_MS, HeldPodSummary
 
 SOON = timedelta(days=7)
-"""A certificate that expires this soon should have been renewed."""
+"""Remaining validity below which a certificate should have been renewed."""
 SKEW_SECONDS = 5.0
-"""Difference between this machine's clock and the API server's that is reported."""
+"""Tolerated difference between this machine's clock and the API server's, in seconds."""
 CHECK_PODS = "check the pods of Deployment holdfast-webhook, and their logs"
 _MOST_NAMED = 3
 
@@ -40,12 +40,12 @@ _ASK = "ask someone who has permission"
 
 
 def unread(about: str, reason: str, cure: str = _ASK) -> Finding:
-    """Say why something could not be read."""
+    """Return the finding that something could not be read, with the reason."""
     return Finding(Level.UNKNOWN, about, reason, cure)
 
 
 def unchecked(findings: Sequence[Finding]) -> Iterator[Finding]:
-    """Say last what was not checked and why, if anything, and what is known all the same."""
+    """Yield a summary of unchecked and checked parts; nothing if all parts were checked."""
     unknown = [one for one in findings if one.level is Level.UNKNOWN]
     denied = dict.fromkeys(one.about for one in unknown if one.cure == _ASK)
     failed = dict.fromkeys(one.about for one in unknown if one.cure != _ASK)
@@ -60,7 +60,7 @@ def unchecked(findings: Sequence[Finding]) -> Iterator[Finding]:
 
 
 def clock(skew_seconds: float) -> Finding:
-    """Judge by how much this machine's clock is ahead of the API server's."""
+    """Return the finding on this machine's clock, which is this far ahead of the API server's."""
     skew = abs(skew_seconds)
     if skew <= SKEW_SECONDS:
         return Finding(Level.OK, "clock", "this machine's clock agrees with the API server's")
@@ -74,7 +74,7 @@ def clock(skew_seconds: float) -> Finding:
 
 
 def date(ahead_seconds: float) -> Iterator[Finding]:
-    """Judge by how much `Date` is, at least, ahead of creationTimestamps."""
+    """Yield a warning if `Date` is at least this far ahead of creationTimestamps (< 0: behind)."""
     if ahead_seconds:
         way = "ahead of" if ahead_seconds > 0 else "behind"
         yield Finding(
@@ -87,7 +87,7 @@ def date(ahead_seconds: float) -> Iterator[Finding]:
 
 
 def webhooks(kinds: Sequence[str]) -> Finding:
-    """Judge the kinds of webhooks that are registered."""
+    """Return the finding on the kinds of registered webhooks."""
     missing = [kind for kind in ("mutating", "validating") if kind not in kinds]
     if not missing:
         return Finding(Level.OK, "webhooks", "mutating and validating webhooks are registered")
@@ -101,13 +101,17 @@ def webhooks(kinds: Sequence[str]) -> Finding:
 
 
 def ca(webhook: str, number: int, not_after: datetime | None, now_ms: int) -> Finding:
-    """Judge a CA of a registered caBundle."""
+    """Return the finding on a CA in a registered caBundle."""
     cure = "the leading controller writes the caBundle; its log says why it has not"
     return _certificate("caBundle", f"CA {number} of webhook {webhook}", not_after, now_ms, cure)
 
 
 def guard(user: str, *, restricts: bool | None, refuses: bool) -> Finding:
-    """Judge whether the guard restricts this user, if it is installed, and refuses a dry run."""
+    """Return the finding on the guard.
+
+    `restricts` says whether it restricts this user, or is None if it is not installed. `refuses`
+    says whether it rejects a forbidden update in a dry run.
+    """
     cure = (
         "apply the output of holdfast policies, with --namespace and --config of this installation"
     )
@@ -125,7 +129,7 @@ def guard(user: str, *, restricts: bool | None, refuses: bool) -> Finding:
 
 
 def server(address: str, ready: int, cure: str = CHECK_PODS) -> Finding:
-    """Judge the number of ready servers at an address where the API server calls the webhooks."""
+    """Return the finding on the ready servers at an address that the API server calls."""
     if ready:
         return Finding(Level.OK, "server", f"{ready} ready at {address}")
     return Finding(
@@ -139,9 +143,9 @@ def server(address: str, ready: int, cure: str = CHECK_PODS) -> Finding:
 def served(
     address: str, not_after: datetime | None, now_ms: int, *, trusted: bool, rotates: bool = False
 ) -> Iterator[Finding]:
-    """Judge the certificate of a server, which a CA of the registered bundle has to trust.
+    """Yield the findings on a server's certificate, which a CA in the bundle must have issued.
 
-    `rotates` says that a CA of the bundle is new.
+    `rotates` says whether a CA in the registered bundle is new.
     """
     cure = "the controller renews it; check its log"
     if not_after is None and rotates:
@@ -176,16 +180,16 @@ def _certificate(
 def leader(
     lease: tuple[str, int] | None, pods: Sequence[HeldPodSummary], start: str, now_ms: int
 ) -> Finding:
-    """Judge the holder of the Lease, and when it expires (ms); None if there is no Lease.
+    """Return the finding on the Lease: its holder and expiry (ms), or None if there is no Lease.
 
-    `start` says how to start the controller.
+    `start` is the advice on starting the controller.
     """
     if lease is not None and lease[0] and lease[1] > now_ms:
         return Finding(Level.OK, "leader", f"{lease[0]} is the leader")
     start = f"{start}; until then, release pods with holdfast release"
     waiting = f"{table.counted(len(pods), 'held pod')} wait{'s' if len(pods) == 1 else ''}"
     if lease is None:
-        # one that runs alone, as holdfast dev does, needs no Lease
+        # a controller that runs alone, such as holdfast dev, does not need a Lease
         level = Level.PROBLEM if _late(pods, now_ms) else Level.WARNING
         text = f"no controller has ever been elected; {waiting}"
         cure = f"unless a controller runs without leader election, {start}"
@@ -196,7 +200,7 @@ def leader(
 
 
 def dev(pods: Sequence[HeldPodSummary], start: str, now_ms: int) -> Finding:
-    """Judge a cluster for which `holdfast dev` runs, without a Lease."""
+    """Return the finding on a cluster that `holdfast dev` serves, without a Lease."""
     if not _late(pods, now_ms):
         text = "holdfast dev has registered the webhooks, and needs no election"
         return Finding(Level.OK, "leader", text)
@@ -212,7 +216,7 @@ def _late(pods: Sequence[HeldPodSummary], now_ms: int) -> list[str]:
 
 
 def held(pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
-    """Judge the held pods."""
+    """Return the finding on held pods."""
     late = _late(pods, now_ms)
     if not late:
         return Finding(Level.OK, "held pods", f"{len(pods)} held, none overdue")
@@ -227,7 +231,7 @@ def held(pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
 
 
 def freezes(found: Sequence[Freeze]) -> Iterator[Finding]:
-    """Judge the freezes that have not ended."""
+    """Yield the findings on freezes that have not ended."""
     about = "freezes"
     if not found:
         yield Finding(Level.OK, about, "no namespace is frozen")

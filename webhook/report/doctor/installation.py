@@ -1,4 +1,4 @@
-"""Judge the installation's own objects, and the pods that it keeps. Pure."""
+"""Findings about Holdfast's objects, and about pods that its finalizer keeps. Pure."""
 
 import enum
 import json
@@ -12,9 +12,9 @@ from holdfast.webhook.report.doctor.rollouts import WEBHOOK
 CONTROLLER = "holdfast-controller"
 """The Deployment of the controller."""
 MAX_BYTES = 1 << 20
-"""Bytes of a ConfigMap."""
+"""Maximum size of a ConfigMap, in bytes."""
 _NEAR = 0.8
-"""The share of a limit that is worth a warning."""
+"""Share of a limit from which a warning is reported."""
 _MOST_NAMED = 20
 _ABOUT = "installation"
 _PARTS = frozenset(
@@ -32,7 +32,7 @@ class Runs(enum.Enum):
 
 
 def start(runs: Runs, namespace: str) -> str:
-    """Say how to start the controller."""
+    """Return the advice on starting the controller."""
     if runs is Runs.DEV:
         return f"start holdfast dev again, or end it: kubectl delete {_DEV}"
     if runs is Runs.DEPLOYMENT:
@@ -46,7 +46,7 @@ def start(runs: Runs, namespace: str) -> str:
 
 
 def size(length: int, limit: int, unit: str) -> Iterator[Finding]:
-    """Judge how near a length is to its limit."""
+    """Yield the finding on a length and its limit; nothing if the length is 0."""
     if length:
         text = f"{length:,} of at most {limit:,} {unit}"
         if length < limit * _NEAR:
@@ -57,7 +57,7 @@ def size(length: int, limit: int, unit: str) -> Iterator[Finding]:
 
 
 def invalid(reason: str) -> Finding:
-    """Judge an installed configuration that this command cannot use."""
+    """Return the finding on an installed configuration that this command cannot use."""
     if "unknown plugin" in reason:
         # the image may have plugins that are not installed on this machine
         text = f"it cannot be checked here: {reason}"
@@ -71,7 +71,7 @@ def invalid(reason: str) -> Finding:
 
 
 def registered(source: str, *, same: bool) -> Finding:
-    """Judge whether the registered webhooks are those of the installed configuration."""
+    """Return the finding on whether registered webhooks match the installed configuration."""
     if same:
         return Finding(Level.OK, "configuration", f"the webhooks are registered as in {source}")
     return Finding(
@@ -84,7 +84,7 @@ def registered(source: str, *, same: bool) -> Finding:
 
 
 def incomplete(own: str, deployments: Collection[str], *, registered: bool) -> Iterator[Finding]:
-    """Say that parts of an installation are missing, or all of it."""
+    """Yield a problem if all or part of the installation is missing."""
     missing = [] if registered else ["webhook configurations"]
     missing += [] if WEBHOOK in deployments else [f"Deployment {WEBHOOK}"]
     text = f"incomplete in namespace {own}, as during its removal: no {' and no '.join(missing)}"
@@ -97,14 +97,14 @@ def incomplete(own: str, deployments: Collection[str], *, registered: bool) -> I
 
 
 def without_repair(finding: Finding, before: Sequence[Finding]) -> Finding:
-    """Drop the advice to repair a part, if others are missing."""
+    """Return the finding, without advice on repairing a part if other parts are missing."""
     is_incomplete = any(one.about == _ABOUT for one in before)
     is_part = finding.about in _PARTS and finding.level is not Level.UNKNOWN
     return finding._replace(cure="") if is_incomplete and is_part else finding
 
 
 def elsewhere(own: str, namespaces: Sequence[str]) -> Finding:
-    """Say that Holdfast is installed in another namespace than the one that is checked."""
+    """Return the problem that Holdfast is not installed in the checked namespace but elsewhere."""
     return Finding(
         Level.PROBLEM,
         _ABOUT,
@@ -114,7 +114,7 @@ def elsewhere(own: str, namespaces: Sequence[str]) -> Finding:
 
 
 def may_not_follow(user: str, verb: str, resource: str, lost: str) -> Finding:
-    """Say that the controller may not follow objects, and what is lost by that."""
+    """Return the problem that the controller may not watch objects; `lost` is the consequence."""
     cure = (
         "apply manifests/rbac and the output of holdfast rbac, with --namespace and --config of "
         "this installation; with Helm, add the rules to after.rules"
@@ -125,9 +125,9 @@ def may_not_follow(user: str, verb: str, resource: str, lost: str) -> Finding:
 def virt_controllers(
     accounts: Sequence[tuple[str, bool]], configured: Collection[str] = ()
 ) -> Iterator[Finding]:
-    """Judge the account that each KubeVirt object stands for, and whether it exists.
+    """Yield the findings on virt-controller's account for each KubeVirt object.
 
-    `configured` are the accounts that the configuration names.
+    Each account comes with whether it exists. `configured` are the accounts in the configuration.
     """
     about, cure = "KubeVirt", "set the argument account of plugin sticky to virt-controller's"
     for account, there in accounts:
@@ -146,7 +146,7 @@ def virt_controllers(
 
 
 def kept(namespace: str, names: Sequence[str], *, terminating: bool) -> Finding:
-    """Judge deleted pods of a namespace that Holdfast's finalizer keeps."""
+    """Return the problem of deleted pods in a namespace that Holdfast's finalizer keeps."""
     patch = json.dumps({"metadata": {"$deleteFromPrimitiveList/finalizers": [STICKY]}})
     state = "terminating namespace" if terminating else "namespace"
     return Finding(

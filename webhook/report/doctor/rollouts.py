@@ -1,4 +1,4 @@
-"""Judge the Deployments of an installation. Pure."""
+"""Findings about the Deployments of an installation. Pure."""
 
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
@@ -11,7 +11,7 @@ _REPLICAS = 2
 
 
 class FailingContainer(NamedTuple):
-    """A container that does not run, and the reason that its kubelet gives."""
+    """A container that does not run, with the kubelet's reason."""
 
     pod: str
     name: str
@@ -20,7 +20,7 @@ class FailingContainer(NamedTuple):
 
 
 class DeploymentState(NamedTuple):
-    """The replicas of a Deployment: how many it wants, are up to date and are ready."""
+    """The numbers of wanted, updated and ready replicas of a Deployment."""
 
     namespace: str
     name: str
@@ -31,7 +31,7 @@ class DeploymentState(NamedTuple):
 
     @property
     def remedy(self) -> str:
-        """Say what to do if no replica works; empty if nothing is known to be wrong."""
+        """What to do if no replica works; empty if no problem is known."""
         kubectl = f"kubectl -n {self.namespace}"
         if not self.wanted:
             return (
@@ -45,12 +45,12 @@ class DeploymentState(NamedTuple):
 
 
 def remedy(states: Sequence[DeploymentState], name: str) -> str:
-    """Say what to do about a Deployment; empty if nothing is known to be wrong with it."""
+    """Return what to do about a Deployment; empty if no problem is known."""
     return next((one.remedy for one in states if one.name == name), "")
 
 
 def judge(state: DeploymentState) -> Iterator[Finding]:
-    """Judge a Deployment and its containers."""
+    """Yield the finding on a Deployment and its containers."""
     about = "Deployment"
     if not state.wanted:
         yield Finding(Level.PROBLEM, about, f"{state.name} runs no pod", state.remedy)
