@@ -67,9 +67,12 @@ def new_ca(
     name = _name(common_name)
     builder = _builder(name, key, name, key, now=now, lifetime=lifetime, is_ca=True)
     if dns_names:
-        anywhere = [x509.IPAddress(ipaddress.ip_network(one)) for one in ("0.0.0.0/0", "::/0")]
+        all_addresses = [
+            x509.IPAddress(ipaddress.ip_network(network)) for network in ("0.0.0.0/0", "::/0")
+        ]
         builder = builder.add_extension(
-            x509.NameConstraints([x509.DNSName(one) for one in dns_names], anywhere), critical=True
+            x509.NameConstraints([x509.DNSName(dns_name) for dns_name in dns_names], all_addresses),
+            critical=True,
         ).add_extension(x509.ExtendedKeyUsage([ExtendedKeyUsageOID.SERVER_AUTH]), critical=False)
     return _signed(builder, key, key)
 
@@ -97,7 +100,7 @@ def issue(
     builder = _builder(
         subject, key, ca_certificate.subject, ca_key, now=now, lifetime=lifetime, is_ca=False
     ).add_extension(
-        x509.ExtendedKeyUsage([_USAGE_OIDS[one.name or ""] for one in usage]), critical=False
+        x509.ExtendedKeyUsage([_USAGE_OIDS[flag.name or ""] for flag in usage]), critical=False
     )
     names: list[x509.GeneralName] = [x509.DNSName(name) for name in dns_names]
     names += [x509.IPAddress(ipaddress.ip_address(address)) for address in ip_addresses]
@@ -118,9 +121,9 @@ def issued_by(certificate: bytes, bundle: bytes) -> bool:
         authorities = _loaded(x509.load_pem_x509_certificates, bundle)
     except ValueError:
         return False
-    for one in authorities:
+    for ca in authorities:
         with suppress(ValueError, TypeError, InvalidSignature, UnsupportedAlgorithm):
-            leaf.verify_directly_issued_by(one)
+            leaf.verify_directly_issued_by(ca)
             return True
     return False
 
@@ -163,13 +166,13 @@ def read_der(der: bytes) -> Certificate:
 
 def read_all(pem: bytes) -> list[Certificate]:
     """Parse the certificates in a PEM text, up to the limits. Skips invalid ones."""
-    found = []
+    certificates = []
     for part in pem[:LARGEST].split(_END)[:-1][:MOST]:
         try:
-            found.append(read(b"".join(part.rpartition(_BEGIN)[1:]) + _END))
+            certificates.append(read(b"".join(part.rpartition(_BEGIN)[1:]) + _END))
         except ValueError:
             continue
-    return found
+    return certificates
 
 
 def signed_by(certificate: Certificate, ca: Certificate) -> bool:
@@ -187,15 +190,15 @@ def _loaded(load: Callable[[bytes], T], content: bytes) -> T:
         raise ValueError(str(exc)) from exc
 
 
-def _read(found: x509.Certificate) -> Certificate:
+def _read(certificate: x509.Certificate) -> Certificate:
     try:
-        names = _extension(found, x509.SubjectAlternativeName)
-        constraints = _extension(found, x509.BasicConstraints)
+        names = _extension(certificate, x509.SubjectAlternativeName)
+        constraints = _extension(certificate, x509.BasicConstraints)
         return Certificate(
-            pem=found.public_bytes(serialization.Encoding.PEM),
-            fingerprint=found.fingerprint(hashes.SHA256()).hex(),
-            not_before=found.not_valid_before_utc,
-            not_after=found.not_valid_after_utc,
+            pem=certificate.public_bytes(serialization.Encoding.PEM),
+            fingerprint=certificate.fingerprint(hashes.SHA256()).hex(),
+            not_before=certificate.not_valid_before_utc,
+            not_after=certificate.not_valid_after_utc,
             dns_names=frozenset(names.get_values_for_type(x509.DNSName) if names else ()),
             is_ca=constraints is not None and constraints.ca,
         )
@@ -203,9 +206,9 @@ def _read(found: x509.Certificate) -> Certificate:
         raise ValueError(f"an extension of the certificate cannot be read: {exc}") from exc
 
 
-def _extension(found: x509.Certificate, kind: type[Extension]) -> Extension | None:
+def _extension(certificate: x509.Certificate, kind: type[Extension]) -> Extension | None:
     try:
-        return found.extensions.get_extension_for_class(kind).value
+        return certificate.extensions.get_extension_for_class(kind).value
     except x509.ExtensionNotFound:
         return None
 
@@ -256,7 +259,7 @@ def _builder(
     lifetime: timedelta,
     is_ca: bool,
 ) -> x509.CertificateBuilder:
-    public = key.public_key()
+    public_key = key.public_key()
     issuer_id = x509.AuthorityKeyIdentifier.from_issuer_public_key(issuer_key.public_key())
     usage = x509.KeyUsage(
         digital_signature=True,
@@ -273,11 +276,11 @@ def _builder(
         x509.CertificateBuilder()
         .subject_name(subject)
         .issuer_name(issuer)
-        .public_key(public)
+        .public_key(public_key)
         .serial_number(x509.random_serial_number())
         .not_valid_before(now - BACKDATED)
         .not_valid_after(now + lifetime)
-        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public), critical=False)
+        .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
         .add_extension(issuer_id, critical=False)
         .add_extension(x509.BasicConstraints(is_ca, 0 if is_ca else None), critical=True)
         .add_extension(usage, critical=True)
@@ -290,9 +293,9 @@ def _signed(
     signer: ec.EllipticCurvePrivateKey,
 ) -> KeyPair:
     certificate = builder.sign(signer, hashes.SHA256())
-    private = key.private_bytes(
+    key_pem = key.private_bytes(
         serialization.Encoding.PEM,
         serialization.PrivateFormat.PKCS8,
         serialization.NoEncryption(),
     )
-    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), private)
+    return KeyPair(certificate.public_bytes(serialization.Encoding.PEM), key_pem)

@@ -80,32 +80,32 @@ class Authority:
         signer = _ca(data.get(CERTIFICATE, b""), data.get(KEY, b""))
         if signer is None:
             return None
-        upcoming = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""))
+        next_ca = _ca(data.get(NEXT_CERTIFICATE, b""), data.get(NEXT_KEY, b""))
         retired = _cas_in([data.get(RETIRED, b"")])
-        return cls(signer, upcoming, retired, _read_time(data.get(RETIRED_UNTIL, b"")))
+        return cls(signer, next_ca, retired, _read_time(data.get(RETIRED_UNTIL, b"")))
 
     @property
     def cas(self) -> tuple[Certificate, ...]:
         """All trusted CAs, without duplicates."""
         pairs = [pair for pair in (self.signer, self.next) if pair is not None]
-        found = [*(authority.read(pair.certificate) for pair in pairs), *self.retired]
-        return tuple({one.fingerprint: one for one in found}.values())
+        cas = [*(authority.read(pair.certificate) for pair in pairs), *self.retired]
+        return tuple({ca.fingerprint: ca for ca in cas}.values())
 
     @property
     def bundle(self) -> bytes:
         """The bundle (PEM) for API servers."""
-        return b"".join(one.pem for one in self.cas)
+        return b"".join(ca.pem for ca in self.cas)
 
     def data(self) -> Data:
         """Return the data of the CA's Secret."""
-        found = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
+        data = {CERTIFICATE: self.signer.certificate, KEY: self.signer.key}
         if self.next is not None:
-            found |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
+            data |= {NEXT_CERTIFICATE: self.next.certificate, NEXT_KEY: self.next.key}
         if self.retired:
-            found[RETIRED] = b"".join(one.pem for one in self.retired)
+            data[RETIRED] = b"".join(ca.pem for ca in self.retired)
         if self.retired and self.retired_until is not None:
-            found[RETIRED_UNTIL] = self.retired_until.isoformat().encode()
-        return found
+            data[RETIRED_UNTIL] = self.retired_until.isoformat().encode()
+        return data
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,96 +167,98 @@ class RotationStep(NamedTuple):
     reason: str
 
 
-def next_step(observed: Observation, plan: Plan) -> RotationStep | None:
+def next_step(observation: Observation, plan: Plan) -> RotationStep | None:
     """Return the next step, or None if none is due yet.
 
     API servers need time to see a CA, and a clock that was just set is not trusted.
     """
-    known = Authority.read(observed.authority)
-    if known is None:
-        what = "there is none" if observed.authority is None else "it is invalid"
-        return RotationStep(Action.NEW_AUTHORITY, what)
-    if _retained(known, observed, plan):
+    ca_secret = Authority.read(observation.authority)
+    if ca_secret is None:
+        reason = "there is none" if observation.authority is None else "it is invalid"
+        return RotationStep(Action.NEW_AUTHORITY, reason)
+    if _retained(ca_secret, observation, plan):
         return RotationStep(Action.RETAIN, "the Secret lacks it, and replicas may need it")
-    knows_time = observed.knows_time(plan)
-    if not authority.read(known.signer.certificate).valid_at(observed.now):
+    knows_time = observation.knows_time(plan)
+    if not authority.read(ca_secret.signer.certificate).valid_at(observation.now):
         step = RotationStep(Action.NEW_AUTHORITY, "it is not valid at this time")
         return step if knows_time else None
-    defect = leaf_defect(observed.leaf, known, observed.now, plan)
+    defect = leaf_defect(observation.leaf, ca_secret, observation.now, plan)
     if defect is not None and (defect != GROWS_OLD or knows_time):
-        return RotationStep(Action.ISSUE, defect) if _may_sign(known, observed, plan) else None
-    return _next_of_cas(known, observed, plan)
+        return (
+            RotationStep(Action.ISSUE, defect) if _may_sign(ca_secret, observation, plan) else None
+        )
+    return _next_of_cas(ca_secret, observation, plan)
 
 
-def _next_of_cas(known: Authority, observed: Observation, plan: Plan) -> RotationStep | None:
+def _next_of_cas(ca_secret: Authority, observation: Observation, plan: Plan) -> RotationStep | None:
     """Return the next step for the CAs, given a good leaf."""
-    knows_time, signer = observed.knows_time(plan), authority.read(known.signer.certificate)
-    upcoming = authority.read(known.next.certificate) if known.next is not None else None
-    if upcoming is not None and (upcoming.valid_at(observed.now) or not knows_time):
-        if upcoming.valid_at(observed.now) and _has_spread(upcoming, observed, plan):
+    knows_time, signer = observation.knows_time(plan), authority.read(ca_secret.signer.certificate)
+    next_ca = authority.read(ca_secret.next.certificate) if ca_secret.next is not None else None
+    if next_ca is not None and (next_ca.valid_at(observation.now) or not knows_time):
+        if next_ca.valid_at(observation.now) and _has_spread(next_ca, observation, plan):
             return RotationStep(Action.PROMOTE, "every API server trusts it")
-    elif knows_time and signer.remaining_share(observed.now) <= RENEW_AT:
+    elif knows_time and signer.remaining_share(observation.now) <= RENEW_AT:
         return RotationStep(Action.INTRODUCE, "the signing CA is due for renewal")
-    until = known.retired_until
-    if not (knows_time and known.retired):
+    retired_until = ca_secret.retired_until
+    if not (knows_time and ca_secret.retired):
         return None
-    if until is not None and until <= observed.now:
+    if retired_until is not None and retired_until <= observation.now:
         return RotationStep(Action.FORGET, "everything it signed has expired")
-    if _is_replaced(signer, observed, plan):
+    if _is_replaced(signer, observation, plan):
         return RotationStep(Action.FORGET, "no replica serves what it signed")
     return None
 
 
-def _is_replaced(signer: Certificate, observed: Observation, plan: Plan) -> bool:
+def _is_replaced(signer: Certificate, observation: Observation, plan: Plan) -> bool:
     """Return whether all replicas serve a leaf of the signing CA, and new replicas will, too.
 
     A new replica may get a slightly older Secret from the kubelet's cache.
     """
-    stored = authority.read_all((observed.leaf or {}).get(CERTIFICATE, b""))[:1]
+    leaves = authority.read_all((observation.leaf or {}).get(CERTIFICATE, b""))[:1]
     return (
-        bool(observed.served)
-        and not observed.unknown
-        and all(authority.signed_by(one, signer) for one in (*stored, *observed.served))
-        and all(observed.now - one.issued_at >= plan.settling for one in stored)
+        bool(observation.served)
+        and not observation.unknown
+        and all(authority.signed_by(leaf, signer) for leaf in (*leaves, *observation.served))
+        and all(observation.now - leaf.issued_at >= plan.settling for leaf in leaves)
     )
 
 
-def carry_out(step: RotationStep, observed: Observation, plan: Plan) -> Data:
+def carry_out(step: RotationStep, observation: Observation, plan: Plan) -> Data:
     """Return the data of the Secret that a step writes: the leaf's for ISSUE, else the CA's."""
-    known = Authority.read(observed.authority)
-    if step.action is Action.NEW_AUTHORITY or known is None:
-        return _new_authority(observed, plan).data()
+    ca_secret = Authority.read(observation.authority)
+    if step.action is Action.NEW_AUTHORITY or ca_secret is None:
+        return _new_authority(observation, plan).data()
     if step.action is Action.ISSUE:
-        return _leaf(known.signer, observed.now, plan)
+        return _leaf(ca_secret.signer, observation.now, plan)
     if step.action is Action.RETAIN:
-        retired = (*known.retired, *_retained(known, observed, plan))
-        until = _last_expiry(observed, plan, known.retired_until)
-        return replace(known, retired=retired, retired_until=until).data()
+        retired = (*ca_secret.retired, *_retained(ca_secret, observation, plan))
+        retired_until = _last_expiry(observation, plan, ca_secret.retired_until)
+        return replace(ca_secret, retired=retired, retired_until=retired_until).data()
     if step.action is Action.INTRODUCE:
-        return replace(known, next=_new_ca(observed.now, plan)).data()
-    if step.action is Action.PROMOTE and known.next is not None:
-        retired = (authority.read(known.signer.certificate), *known.retired)
-        until = _last_expiry(observed, plan, known.retired_until)
-        return Authority(known.next, None, retired, until).data()
-    return Authority(known.signer, known.next, (), None).data()
+        return replace(ca_secret, next=_new_ca(observation.now, plan)).data()
+    if step.action is Action.PROMOTE and ca_secret.next is not None:
+        retired = (authority.read(ca_secret.signer.certificate), *ca_secret.retired)
+        retired_until = _last_expiry(observation, plan, ca_secret.retired_until)
+        return Authority(ca_secret.next, None, retired, retired_until).data()
+    return Authority(ca_secret.signer, ca_secret.next, (), None).data()
 
 
-def leaf_defect(data: Data | None, known: Authority, now: datetime, plan: Plan) -> str | None:
+def leaf_defect(data: Data | None, ca_secret: Authority, now: datetime, plan: Plan) -> str | None:
     """Return why a new leaf is needed, or None."""
     if data is None:
         return "there is none"
     pair = KeyPair(data.get(CERTIFICATE, b""), data.get(KEY, b""))
-    read = authority.read_all(pair.certificate)
-    if not read or not authority.pair_matches(pair):
+    certificates = authority.read_all(pair.certificate)
+    if not certificates or not authority.pair_matches(pair):
         return "the certificate and key are invalid or do not match"
-    found, signer = read[0], authority.read(known.signer.certificate)
-    same_ca = data.get(CA_CERTIFICATE) == known.signer.certificate
+    leaf, signer = certificates[0], authority.read(ca_secret.signer.certificate)
+    same_ca = data.get(CA_CERTIFICATE) == ca_secret.signer.certificate
     defects = {
-        "another CA signed it": not (same_ca and authority.signed_by(found, signer)),
-        "it lacks a name of the Service": not found.dns_names.issuperset(plan.names),
-        GROWS_OLD: not found.valid_at(now) or found.remaining_share(now) <= RENEW_AT,
+        "another CA signed it": not (same_ca and authority.signed_by(leaf, signer)),
+        "it lacks a name of the Service": not leaf.dns_names.issuperset(plan.names),
+        GROWS_OLD: not leaf.valid_at(now) or leaf.remaining_share(now) <= RENEW_AT,
     }
-    return next((defect for defect, there in defects.items() if there), None)
+    return next((defect for defect, applies in defects.items() if applies), None)
 
 
 def serves(certificate: Certificate, bundle: bytes, now: datetime, names: Iterable[str]) -> bool:
@@ -265,68 +267,70 @@ def serves(certificate: Certificate, bundle: bytes, now: datetime, names: Iterab
         certificate.valid_at(now)
         and certificate.dns_names.issuperset(names)
         and any(
-            one.valid_at(now) and authority.signed_by(certificate, one)
-            for one in authority.read_all(bundle)
+            ca.valid_at(now) and authority.signed_by(certificate, ca)
+            for ca in authority.read_all(bundle)
         )
     )
 
 
 def common(bundles: Sequence[bytes]) -> frozenset[str]:
     """Return the fingerprints of the CAs that are in all bundles."""
-    sets = [{one.fingerprint for one in authority.read_all(bundle)} for bundle in bundles]
+    sets = [{ca.fingerprint for ca in authority.read_all(bundle)} for bundle in bundles]
     return frozenset.intersection(*map(frozenset, sets)) if sets else frozenset()
 
 
-def _may_sign(known: Authority, observed: Observation, plan: Plan) -> bool:
+def _may_sign(ca_secret: Authority, observation: Observation, plan: Plan) -> bool:
     """Return whether API servers trust leaves of the signing CA, or none of the served leaves."""
-    signer = authority.read(known.signer.certificate)
-    if _has_spread(signer, observed, plan):
+    signer = authority.read(ca_secret.signer.certificate)
+    if _has_spread(signer, observation, plan):
         return True
-    if not observed.bundles and observed.leaf is None:
+    if not observation.bundles and observation.leaf is None:
         return True
-    serving = [one for one in observed.served if _may_be_taken(one, known.cas, observed, plan)]
-    if any(authority.signed_by(one, signer) for one in serving):
+    leaves = [
+        leaf for leaf in observation.served if _may_be_taken(leaf, ca_secret.cas, observation, plan)
+    ]
+    if any(authority.signed_by(leaf, signer) for leaf in leaves):
         return True
-    return not serving and not observed.unknown
+    return not leaves and not observation.unknown
 
 
 def _may_be_taken(
-    certificate: Certificate, cas: Sequence[Certificate], observed: Observation, plan: Plan
+    certificate: Certificate, cas: Sequence[Certificate], observation: Observation, plan: Plan
 ) -> bool:
     """Return whether API servers with these CAs may accept a certificate.
 
     Validity periods count only once the time is known.
     """
-    if observed.knows_time(plan):
-        return serves(certificate, b"".join(one.pem for one in cas), observed.now, ())
-    return any(authority.signed_by(certificate, one) for one in cas)
+    if observation.knows_time(plan):
+        return serves(certificate, b"".join(ca.pem for ca in cas), observation.now, ())
+    return any(authority.signed_by(certificate, ca) for ca in cas)
 
 
-def _retained(known: Authority, observed: Observation, plan: Plan) -> Sequence[Certificate]:
+def _retained(ca_secret: Authority, observation: Observation, plan: Plan) -> Sequence[Certificate]:
     """Return registered CAs that a restored Secret lacks, but whose leaves replicas may serve."""
-    trusted = {one.fingerprint for one in known.cas}
-    lacking = [one for one in _cas_in(observed.bundles) if one.fingerprint not in trusted]
+    fingerprints = {ca.fingerprint for ca in ca_secret.cas}
+    missing = [ca for ca in _cas_in(observation.bundles) if ca.fingerprint not in fingerprints]
     needed = [
         ca
-        for ca in lacking
-        if observed.unknown
-        or any(_may_be_taken(one, [ca], observed, plan) for one in observed.served)
+        for ca in missing
+        if observation.unknown
+        or any(_may_be_taken(leaf, [ca], observation, plan) for leaf in observation.served)
     ]
-    return needed[: MOST_RETIRED - len(known.retired)]
+    return needed[: MOST_RETIRED - len(ca_secret.retired)]
 
 
-def _has_spread(ca: Certificate, observed: Observation, plan: Plan) -> bool:
-    since = observed.trusted.get(ca.fingerprint)
-    return since is not None and since >= plan.propagation
+def _has_spread(ca: Certificate, observation: Observation, plan: Plan) -> bool:
+    duration = observation.trusted.get(ca.fingerprint)
+    return duration is not None and duration >= plan.propagation
 
 
-def _new_authority(observed: Observation, plan: Plan) -> Authority:
+def _new_authority(observation: Observation, plan: Plan) -> Authority:
     """Create a CA, and retire all CAs that may have signed a serving certificate."""
-    lost, leaf = observed.authority or {}, observed.leaf or {}
-    texts = [lost.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
-    retired = _cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observed.bundles])
-    until = _last_expiry(observed, plan, _read_time(lost.get(RETIRED_UNTIL, b"")))
-    return Authority(_new_ca(observed.now, plan), None, retired, until)
+    ca_data, leaf = observation.authority or {}, observation.leaf or {}
+    texts = [ca_data.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
+    retired = _cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observation.bundles])
+    retired_until = _last_expiry(observation, plan, _read_time(ca_data.get(RETIRED_UNTIL, b"")))
+    return Authority(_new_ca(observation.now, plan), None, retired, retired_until)
 
 
 def _new_ca(now: datetime, plan: Plan) -> KeyPair:
@@ -346,12 +350,14 @@ def _leaf(signer: KeyPair, now: datetime, plan: Plan) -> Data:
     return {CERTIFICATE: pair.certificate, KEY: pair.key, CA_CERTIFICATE: signer.certificate}
 
 
-def _last_expiry(observed: Observation, plan: Plan, known: datetime | None) -> datetime:
+def _last_expiry(observation: Observation, plan: Plan, expiry: datetime | None) -> datetime:
     """Return the time at which all leaves issued so far have expired."""
-    times = [observed.now + plan.leaf_lifetime, *([known] if known else [])]
-    leaf = observed.leaf or {}
-    times += [one.not_after for one in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]]
-    times += [one.not_after for one in observed.served]
+    times = [observation.now + plan.leaf_lifetime, *([expiry] if expiry else [])]
+    leaf = observation.leaf or {}
+    times += [
+        certificate.not_after for certificate in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]
+    ]
+    times += [certificate.not_after for certificate in observation.served]
     return max(times)
 
 
@@ -361,14 +367,14 @@ def _ca(certificate: bytes, key: bytes) -> KeyPair | None:
 
 
 def _cas_in(texts: Iterable[bytes]) -> tuple[Certificate, ...]:
-    found = [one for text in texts for one in authority.read_all(text)]
-    cas = {one.fingerprint: one for one in found if one.is_ca and len(one.pem) <= LARGEST_CA}
+    certificates = [certificate for text in texts for certificate in authority.read_all(text)]
+    cas = {ca.fingerprint: ca for ca in certificates if ca.is_ca and len(ca.pem) <= LARGEST_CA}
     return tuple(cas.values())[:MOST_RETIRED]
 
 
 def _read_time(text: bytes) -> datetime | None:
     try:
-        found = datetime.fromisoformat(text.decode())
+        time = datetime.fromisoformat(text.decode())
     except (ValueError, UnicodeDecodeError):
         return None
-    return found if found.tzinfo is not None else None
+    return time if time.tzinfo is not None else None

@@ -45,14 +45,14 @@ def stop_in_time(seconds: float | None) -> None:
     signal.set_wakeup_fd(-1)
     if seconds is None:
         return
-    reading, writing = os.pipe()
-    os.set_blocking(writing, False)
-    signal.set_wakeup_fd(writing, warn_on_full_buffer=False)
+    read_end, write_end = os.pipe()
+    os.set_blocking(write_end, False)
+    signal.set_wakeup_fd(write_end, warn_on_full_buffer=False)
 
     def wait() -> None:
         number = 0
         while number not in _ENDING:
-            number = os.read(reading, 1)[0]
+            number = os.read(read_end, 1)[0]
         time.sleep(seconds)
         atexit._run_exitfuncs()  # removes temporary files with client keys
         os._exit(128 + number)
@@ -96,7 +96,7 @@ def give_back() -> None:
 
 
 def give_back_regularly(
-    until: threading.Event,
+    stop: threading.Event,
     *,
     seconds: float = SECONDS,
     give_back: Callable[[], None] = give_back,
@@ -104,7 +104,7 @@ def give_back_regularly(
     """Return free memory to the system every `seconds`, in a thread, until the event is set."""
 
     def run() -> None:
-        while not until.wait(seconds):
+        while not stop.wait(seconds):
             give_back()
 
     threading.Thread(target=run, name="memory", daemon=True).start()

@@ -55,9 +55,9 @@ def _shallow(body: bytes) -> Iterator[bytes]:
 def _edges(body: bytes) -> Iterator[int]:
     """Yield the start and end of each part that is nested too deeply, in turn."""
     plain = body.replace(rb"\\", b"  ").replace(rb"\"", b"  ")
-    at, size, depth, in_string = 0, _LARGEST, 0, False
-    while at < len(plain):
-        chunk = plain[at : at + size]
+    offset, size, depth, in_string = 0, _LARGEST, 0, False
+    while offset < len(plain):
+        chunk = plain[offset : offset + size]
         brackets, ends_in_string = _brackets(chunk, in_string=in_string)
         opened = brackets.count(b"{") + brackets.count(b"[")
         closed = len(brackets) - opened
@@ -66,8 +66,8 @@ def _edges(body: bytes) -> Iterator[int]:
                 size //= 2
                 continue
             for edge in _edges_one_by_one(_without_strings(chunk, in_string=in_string), depth):
-                yield at + edge
-        at, depth, in_string = at + size, depth + opened - closed, ends_in_string
+                yield offset + edge
+        offset, depth, in_string = offset + size, depth + opened - closed, ends_in_string
         size = min(size * 2, _LARGEST)
 
 

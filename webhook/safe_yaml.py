@@ -79,18 +79,18 @@ class ManifestLoader(Loader):
 
 def _written_out(value: Any) -> Any:
     if isinstance(value, dict):
-        return {key: _written_out(each) for key, each in value.items()}
-    return [_written_out(each) for each in value] if isinstance(value, list) else value
+        return {key: _written_out(child) for key, child in value.items()}
+    return [_written_out(child) for child in value] if isinstance(value, list) else value
 
 
-def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, int]:
+def _measure(node: yaml.Node, sizes: dict[int, tuple[int, int]]) -> tuple[int, int]:
     """Return the characters and the depth of a node with its aliases expanded."""
-    if id(node) in known:
-        size, depth = known[id(node)]
+    if id(node) in sizes:
+        size, depth = sizes[id(node)]
         if not size:
             raise AliasError(problem="an alias contains itself", problem_mark=node.start_mark)
         return size, depth
-    known[id(node)] = 0, 0
+    sizes[id(node)] = 0, 0
     size, depth = 1, 1
     if isinstance(node, yaml.ScalarNode):
         size += len(node.value)
@@ -99,19 +99,19 @@ def _measure(node: yaml.Node, known: dict[int, tuple[int, int]]) -> tuple[int, i
             node.value if isinstance(node, yaml.SequenceNode) else itertools.chain(*node.value)
         )
         for child in children:
-            more, deeper = _measure(child, known)
-            size, depth = size + more, max(depth, deeper + 1)
+            child_size, child_depth = _measure(child, sizes)
+            size, depth = size + child_size, max(depth, child_depth + 1)
     if size > EXPANDED_LIMIT or depth > DEPTH_LIMIT:
         raise AliasError(problem=EXPANSION, problem_mark=node.start_mark)
-    known[id(node)] = size, depth
+    sizes[id(node)] = size, depth
     return size, depth
 
 
 for _tag in ("int", "float"):
     Loader.add_constructor(f"tag:yaml.org,2002:{_tag}", Loader.number)
 Loader.yaml_implicit_resolvers = {
-    first: [one for one in resolvers if one[0] != "tag:yaml.org,2002:timestamp"]
-    for first, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
+    initial: [resolver for resolver in resolvers if resolver[0] != "tag:yaml.org,2002:timestamp"]
+    for initial, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
 }
 
 

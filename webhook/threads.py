@@ -57,8 +57,8 @@ class ThreadGroup:
         began = time.monotonic()
         for thread, grace in self._threads:
             thread.join(max(0.0, began + grace - time.monotonic()))
-        left = (thread for thread, grace in self._threads if grace and thread.is_alive())
-        self.unfinished = frozenset(thread.name for thread in left)
+        running = (thread for thread, grace in self._threads if grace and thread.is_alive())
+        self.unfinished = frozenset(thread.name for thread in running)
 
     def _guarded(self, name: str, work: Work) -> None:
         try:

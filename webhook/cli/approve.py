@@ -88,27 +88,27 @@ def _decide(target: options.Target, choice: PodChoice, *, denied: str | None) ->
 
 def _user(api: Api) -> str:
     """Return the user name that the API server authenticated."""
-    asked = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    review = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
-    answer = api.request("POST", path, body=msgspec.json.encode(asked))
-    return str(listing.decoded(answer, path, safe_json.ANY)["status"]["userInfo"]["username"])
+    response = api.request("POST", path, body=msgspec.json.encode(review))
+    return str(listing.decoded(response, path, safe_json.ANY)["status"]["userInfo"]["username"])
 
 
 def _write(api: Api, user: str, denied: str | None, done: str, pod: Pod) -> tuple[str, str]:
     """Write a decision to a pod, and return the outcome or the problem."""
     path, problem, uid = pod_path(*pod.key), "it kept changing; try again", pod.metadata.uid
-    found: Pod | None = pod
+    current_pod: Pod | None = pod
     for _ in range(ATTEMPTS):
-        if found is None or found.metadata.uid != uid or GATE not in found.gates:
+        if current_pod is None or current_pod.metadata.uid != uid or GATE not in current_pod.gates:
             problem = "it no longer waits for an approval"
             break
-        operations = patch(found, _edits(found, user, denied))
-        guarded = patching.guarded(uid, found.metadata.resource_version, operations)
+        operations = patch(current_pod, _edits(current_pod, user, denied))
+        guarded = patching.guarded(uid, current_pod.metadata.resource_version, operations)
         refusal = patching.write(api, path, guarded, timeout=READ_TIMEOUT)
         if refusal is None:
-            reason = reasons.shown(found.annotations.get(KEY, ""))
+            reason = reasons.shown(current_pod.annotations.get(KEY, ""))
             return f"{_shown(pod)} {done} by {user}: {reason}", ""
-        problem, found = str(refusal), listing.one(api, path, Pod)
+        problem, current_pod = str(refusal), listing.one(api, path, Pod)
     return "", f"{_shown(pod)} not {done}: {problem}"
 
 
@@ -117,8 +117,10 @@ def _shown(pod: Pod) -> str:
 
 
 def _edits(pod: Pod, user: str, denied: str | None) -> list[Edit]:
-    wanted = {APPROVED_BY: user} if denied is None else {DENIED_BY: user}
+    marks = {APPROVED_BY: user} if denied is None else {DENIED_BY: user}
     if denied:
-        wanted[DENIED_REASON] = denied
-    old = [RemoveAnnotation(key) for key in MARKS if key in pod.annotations and key not in wanted]
-    return [*old, *(SetAnnotation(key, value) for key, value in wanted.items())]
+        marks[DENIED_REASON] = denied
+    removals = [
+        RemoveAnnotation(key) for key in MARKS if key in pod.annotations and key not in marks
+    ]
+    return [*removals, *(SetAnnotation(key, value) for key, value in marks.items())]

@@ -38,10 +38,10 @@ def check_config(
     if file is None:
         raise click.MissingParameter(param_type="argument", param_hint="'FILE'")
     text = safe_yaml.read(sys.stdin.buffer) if str(file) == "-" else config.content(file)
-    found = [*problems.find(text, str(file), partial(_build, str(file), disable_plugin))]
-    terminal.write([(problem, "") for problem in found], err=True)
-    if found:
-        count = table.counted(len(found), "problem")
+    messages = [*problems.find(text, str(file), partial(_build, str(file), disable_plugin))]
+    terminal.write([(message, "") for message in messages], err=True)
+    if messages:
+        count = table.counted(len(messages), "problem")
         raise CommandError(f"{file}: {count}; correct the lines above")
     profiles = pipelines.load_profiles(
         pipelines.Setup(None, disable_plugin, content=(str(file), text))
@@ -52,6 +52,6 @@ def check_config(
 
 
 def _build(source: str, disabled: Sequence[str], document: Any) -> None:
-    known = plugins.registry()
-    read = config.without(config.read(document, source), disabled, known, source=source)
-    pipelines.build_profiles(read, known, source=source)
+    registry = plugins.registry()
+    configuration = config.without(config.read(document, source), disabled, registry, source=source)
+    pipelines.build_profiles(configuration, registry, source=source)

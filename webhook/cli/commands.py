@@ -54,8 +54,8 @@ def _choose(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
 def chosen(ctx: click.Context | None = None) -> MutableMapping[str, Any]:
     """Return the global flags that the user set, by name."""
     meta = (ctx or click.get_current_context()).meta
-    found: MutableMapping[str, Any] = meta.setdefault(CHOSEN, {})
-    return found
+    flags: MutableMapping[str, Any] = meta.setdefault(CHOSEN, {})
+    return flags
 
 
 def _complete(kind: str) -> Callable[..., Any]:
@@ -126,9 +126,9 @@ class _Conventions(click.Command):
 
     def get_params(self, ctx: click.Context) -> list[click.Parameter]:
         """Return the command's own parameters, then the global flags that it does not redefine."""
-        own = super().get_params(ctx)
-        taken = {name for param in own for name in param.opts}
-        return [*own, *(each for each in GLOBALS if not taken & {*each.opts})]
+        params = super().get_params(ctx)
+        names = {name for param in params for name in param.opts}
+        return [*params, *(option for option in GLOBALS if not names & {*option.opts})]
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Parse arguments, including kubectl's forms `-o=json` and `--watch=true`."""
@@ -163,9 +163,9 @@ class Command(_Conventions):
 
     def invoke(self, ctx: click.Context) -> Any:
         """Run the command. Raises UsageError if -A is not supported."""
-        own = {name for param in self.params for name in param.opts}
-        if "all_namespaces" in chosen(ctx) and "-A" not in own:
-            cure = "use --all" if "--all" in own else "give a namespace with -n"
+        flags = {name for param in self.params for name in param.opts}
+        if "all_namespaces" in chosen(ctx) and "-A" not in flags:
+            cure = "use --all" if "--all" in flags else "give a namespace with -n"
             raise click.UsageError(f"-A is not supported by {self.name}; {cure}")
         return super().invoke(ctx)
 
@@ -240,14 +240,14 @@ def _help(option: click.Option, ctx: click.Context) -> str:
 
 def _split(args: Sequence[str], flags: Collection[str]) -> Iterator[str]:
     """Rewrite kubectl's forms `--flag=true` and `-o=json`, which click does not support."""
-    rest = iter(args)
-    for each in rest:
-        if each == "--":
-            yield from (each, *rest)
+    remaining = iter(args)
+    for arg in remaining:
+        if arg == "--":
+            yield from (arg, *remaining)
             return
-        name, _, value = each.partition("=")
+        name, _, value = arg.partition("=")
         if name in flags and value in {"true", "false"}:
             yield from [name] if value == "true" else []
             continue
-        match = _SHORT_WITH_EQUALS.fullmatch(each)
-        yield from (f"-{match[1]}", match[2]) if match else (each,)
+        match = _SHORT_WITH_EQUALS.fullmatch(arg)
+        yield from (f"-{match[1]}", match[2]) if match else (arg,)

@@ -33,24 +33,24 @@ def candidates(kind: str, ctx: click.Context, incomplete: str) -> list[str]:
     target = replace(options.Target(**flags), request_timeout=TIMEOUT_MS)
     try:
         if kind in _KUBECONFIG:
-            known = Kubeconfig(kubeconfigs(target.kubeconfig)).merged()[kind]
-            found = (str(one["name"]) for one in known)
+            entries = Kubeconfig(kubeconfigs(target.kubeconfig)).merged()[kind]
+            names = (str(entry["name"]) for entry in entries)
         else:
-            written, slash, _ = incomplete.rpartition("/")
-            found = (f"{written}{slash}{name}" for name in _cluster(kind, written, target))
-        return sorted(name for name in found if name.startswith(incomplete))
+            type_name, slash, _ = incomplete.rpartition("/")
+            names = (f"{type_name}{slash}{name}" for name in _cluster(kind, type_name, target))
+        return sorted(name for name in names if name.startswith(incomplete))
     except (HoldfastError, click.ClickException, OSError):
         return []  # a shell cannot show errors during completion
 
 
-def _cluster(kind: str, written: str, target: options.Target) -> Iterable[str]:
+def _cluster(kind: str, type_name: str, target: options.Target) -> Iterable[str]:
     """Return the names of the objects of a kind, or of the type before a slash."""
-    typed = targets.parse(f"{written}/*") if written else None
+    named_target = targets.parse(f"{type_name}/*") if type_name else None
     with closing(target.connect()) as cluster:
         path, query = _list(kind, cluster.namespace)
-        if typed and not typed.is_pod:
-            path, query = replace(typed, name="").path(cluster.namespace), {}
-        return [one.metadata.name for one in listing.objects(cluster, path, ApiObject, query)]
+        if named_target and not named_target.is_pod:
+            path, query = replace(named_target, name="").path(cluster.namespace), {}
+        return [obj.metadata.name for obj in listing.objects(cluster, path, ApiObject, query)]
 
 
 def _list(kind: str, namespace: str) -> tuple[str, dict[str, str]]:

@@ -53,7 +53,7 @@ def completion(*, shell: str) -> None:
 
 def lines(root: click.Command, words: Sequence[str]) -> Iterator[str]:
     """Yield completions of the last word, each followed by a tab and its help."""
-    *whole, last = words or [""]
+    *finished, incomplete = words or [""]
     shell = ShellComplete(root, {}, "holdfast", _VARIABLE)
-    for item in shell.get_completions(whole, last):
+    for item in shell.get_completions(finished, incomplete):
         yield f"{item.value}\t{item.help or ''}".rstrip()

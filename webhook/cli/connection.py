@@ -49,7 +49,7 @@ class CommandCluster(Cluster):
             options["query"] = {**(options.get("query") or {}), "dryRun": "All"}
         if self.conduct.timeout:
             options["timeout"] = self.conduct.timeout
-        began, outcome = time.monotonic(), "OK"
+        started_at, outcome = time.monotonic(), "OK"
         try:
             return super().request(method, path, **options)
         except HoldfastError as exc:
@@ -57,10 +57,10 @@ class CommandCluster(Cluster):
             raise
         finally:
             if self.conduct.verbosity >= _LOGS_REQUESTS:
-                took = (time.monotonic() - began) * 1_000
+                elapsed_ms = (time.monotonic() - started_at) * 1_000
                 url = self._url(path, options.get("query"))
-                shown = messages.escape(f"{method} {url}: {outcome}")
-                click.echo(f"{shown} in {took:.0f} ms", err=True)
+                line = messages.escape(f"{method} {url}: {outcome}")
+                click.echo(f"{line} in {elapsed_ms:.0f} ms", err=True)
 
     def begin(self, path: str, body: bytes, *, timeout: float, on_end: OnEnd) -> bool:
         """Send a patch without waiting; return False if a flag requires `request` instead."""
@@ -71,16 +71,16 @@ class CommandCluster(Cluster):
         return super().begin(path, body, timeout=timeout, on_end=on_end)
 
 
-def merged(found: bytes, change: bytes | None) -> bytes:
+def merged(original: bytes, change: bytes | None) -> bytes:
     """Return an object with a merge patch applied to its annotations, without storing it."""
     if change is None:
-        return found
-    document: dict[str, Any] = safe_json.decode(safe_json.ANY, found)
-    sent: Mapping[str, Any] = msgspec.json.decode(change)
-    annotations = sent.get("metadata", {}).get("annotations", {})
-    kept = {**document["metadata"].get("annotations", {}), **annotations}
+        return original
+    document: dict[str, Any] = safe_json.decode(safe_json.ANY, original)
+    patch: Mapping[str, Any] = msgspec.json.decode(change)
+    annotations = patch.get("metadata", {}).get("annotations", {})
+    combined = {**document["metadata"].get("annotations", {}), **annotations}
     document["metadata"]["annotations"] = {
-        key: value for key, value in kept.items() if value is not None
+        key: value for key, value in combined.items() if value is not None
     }
     return msgspec.json.encode(document)
 
@@ -93,7 +93,7 @@ def connect(target: Target, observe: Any) -> CommandCluster:
     cluster.conduct = target.conduct
     cluster.impersonation = target.impersonation or cluster.impersonation
     cluster.namespace = target.namespace or cluster.namespace
-    command = click.get_current_context(silent=True)
-    if command is not None:
-        command.call_on_close(cluster.close)
+    context = click.get_current_context(silent=True)
+    if context is not None:
+        context.call_on_close(cluster.close)
     return cluster

@@ -42,8 +42,8 @@ class _Installation:
             self.webhook_health_port,
             self.webhook_configuration,
         )
-        times = (self.ca_lifetime, self.leaf_lifetime, self.ca_propagation)
-        plan = rotation.Plan(service.dns_names, *(timedelta(milliseconds=each) for each in times))
+        durations = (self.ca_lifetime, self.leaf_lifetime, self.ca_propagation)
+        plan = rotation.Plan(service.dns_names, *(timedelta(milliseconds=ms) for ms in durations))
         mgr.publish(mode, service, plan)
 
 
@@ -129,17 +129,17 @@ def controller(
         )
     logs.set_up(process.log_level, process.log_format)
     metrics = ControllerMetrics()
-    place = namespace or (own_namespace() if leader_elect else "")
+    holdfast_namespace = namespace or (own_namespace() if leader_elect else "")
     mgr = controllers.controller(
         target.connect,
         process.setup,
         metrics,
-        lease_namespace=place if leader_elect else None,
+        lease_namespace=holdfast_namespace if leader_elect else None,
     )
     if mode is Mode.NONE:
         metrics.registered.set(math.nan)  # 0 would trigger an alert
     else:
-        installation.publish(mgr, mode, place)
+        installation.publish(mgr, mode, holdfast_namespace)
     health = HealthServer(
         health_host, health_port, ready=lambda: mgr.synced, exposition=metrics.exposition
     )
@@ -154,8 +154,8 @@ def _run(
     servers: Sequence[PageServer],
     address: str,
 ) -> None:
-    for each in servers:
-        each.start()
+    for server in servers:
+        server.start()
     lifetime.on_signals(mgr.stop)
     if process.exit_with_stdin:
         lifetime.on_end_of_stdin(mgr.stop)
@@ -167,5 +167,5 @@ def _run(
         mgr.run()
     finally:
         ended.set()
-        for each in servers:
-            each.stop()
+        for server in servers:
+            server.stop()

@@ -84,8 +84,8 @@ class ControllerChecks:
                 raise
             lookup = FreezeLookup(self.api, self.namespace, lambda: self.now_ms, self.own)
             self._add_held(self.namespace, lookup)
-            found = diagnosis.held(self.pods, self.now_ms)
-            yield found._replace(text=f"in namespace {self.namespace}: {found.text}")
+            finding = diagnosis.held(self.pods, self.now_ms)
+            yield finding._replace(text=f"in namespace {self.namespace}: {finding.text}")
             yield diagnosis.unread("other namespaces", f"no permission to read pods ({exc})")
         else:
             yield diagnosis.held(self.pods, self.now_ms)
@@ -95,13 +95,13 @@ class ControllerChecks:
         if self.profiles:
             decider = ReleaseDecider(self.profiles[0], Runner(time.perf_counter, unobserved))
         query = {"fieldSelector": listing.PENDING}
-        found = listing.objects(self.api, listing.pods_path(namespace), Pod, query)
-        self.pods.extend(held_pods.held_pods(found, decider, freeze_of))
+        pods = listing.objects(self.api, listing.pods_path(namespace), Pod, query)
+        self.pods.extend(held_pods.held_pods(pods, decider, freeze_of))
 
     def _leader(self) -> Iterator[Finding]:
         lease = _lease(self.api, self.own)
-        by, start = self._start()
-        if by is Runs.DEV and lease is None:
+        mode, start = self._start()
+        if mode is Runs.DEV and lease is None:
             yield diagnosis.dev(self.pods, start, self.now_ms)
         else:
             yield diagnosis.leader(lease, self.pods, start, self.now_ms)
@@ -109,13 +109,13 @@ class ControllerChecks:
     def _start(self) -> tuple[Runs, str]:
         """Return how the controller runs, and how to start it."""
         try:
-            by = inspection.runs(self.api, self.own, self.registered)
+            mode = inspection.runs(self.api, self.own, self.registered)
         except ApiStatusError as exc:
             if not exc.is_refused:
                 raise
-            by = Runs.DEPLOYMENT
+            mode = Runs.DEPLOYMENT
         remedy = rollouts.remedy(self.states, installation.CONTROLLER)
-        return by, remedy or installation.start(by, self.own)
+        return mode, remedy or installation.start(mode, self.own)
 
     def _guard(self) -> Iterator[Finding]:
         policy = listing.one(self.api, f"{_POLICIES}/{CONTROLLER_PODS}", Document)
@@ -127,44 +127,50 @@ class ControllerChecks:
     def _permissions(self) -> Iterator[Finding]:
         if _lease(self.api, self.own) is None:
             return  # without a Lease, as in holdfast dev, it acts as its user
-        followed = {
+        consequences = {
             (kind.group, kind.resource): f"pods that wait for a {kind.name} stay held"
             for profiles in self.profiles
             for kind in roles.followed(profiles)
         }
-        followed["", "namespaces"] = "it may release pods in frozen ones"
-        for (group, resource), lost in followed.items():
+        consequences["", "namespaces"] = "it may release pods in frozen ones"
+        for (group, resource), consequence in consequences.items():
             for verb in ("list", "watch"):
                 attributes = {"verb": verb, "group": group, "resource": resource}
                 if not rights.allowed(self.api, attributes, self.account):
                     name = f"{resource}.{group}".rstrip(".")
-                    yield installation.may_not_follow(self.account, verb, name, lost)
+                    yield installation.may_not_follow(self.account, verb, name, consequence)
 
     def _virt_controllers(self) -> Iterator[Finding]:
         """Check that each KubeVirt object's virt-controller account exists and is configured."""
         try:
-            found = [*listing.objects(self.api, kubevirt.INSTALLATIONS, dict)]
+            documents = [*listing.objects(self.api, kubevirt.INSTALLATIONS, dict)]
         except ApiStatusError as exc:
             if exc.status != 404:
                 raise
             return
-        names = [str(one["metadata"]["namespace"]) for one in found]
+        names = [str(document["metadata"]["namespace"]) for document in documents]
         paths = [api_path("v1", "serviceaccounts", name, kubevirt.CONTROLLER) for name in names]
-        there = [listing.one(self.api, path, dict) is not None for path in paths]
+        are_present = [listing.one(self.api, path, dict) is not None for path in paths]
         accounts = map(kubevirt.controller_account, names)
-        configured = {one for each in self.profiles for one in pipelines.sticky_accounts(each)}
-        yield from installation.virt_controllers([*zip(accounts, there, strict=True)], configured)
+        configured = {
+            account for profiles in self.profiles for account in pipelines.sticky_accounts(profiles)
+        }
+        yield from installation.virt_controllers(
+            [*zip(accounts, are_present, strict=True)], configured
+        )
 
 
-def _lease(api: Api, own: str) -> tuple[str, int] | None:
+def _lease(api: Api, namespace: str) -> tuple[str, int] | None:
     """Return the holder of the Lease in Holdfast's namespace, and its expiry in ms, or None.
 
     In other namespaces, users can create a Lease of this name.
     """
-    found = listing.one(api, api_path("coordination.k8s.io/v1", "leases", own, LEASE), Document)
-    if found is None:
+    lease = listing.one(
+        api, api_path("coordination.k8s.io/v1", "leases", namespace, LEASE), Document
+    )
+    if lease is None:
         return None
-    spec = found.get("spec") or {}
-    renewed, seconds = instant(spec.get("renewTime")), spec.get("leaseDurationSeconds") or 0
-    at = renewed.timestamp() if renewed else 0.0
-    return str(spec.get("holderIdentity") or ""), int((at + seconds) * 1_000)
+    spec = lease.get("spec") or {}
+    renew_time, seconds = instant(spec.get("renewTime")), spec.get("leaseDurationSeconds") or 0
+    renewed_at = renew_time.timestamp() if renew_time else 0.0
+    return str(spec.get("holderIdentity") or ""), int((renewed_at + seconds) * 1_000)

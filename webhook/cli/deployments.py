@@ -19,27 +19,27 @@ Document = dict[str, Any]
 _STARTING = frozenset({"ContainerCreating", "PodInitializing"})
 
 
-def judged(api: Api, own: str, states: list[DeploymentState]) -> Iterator[Finding]:
+def judged(api: Api, namespace: str, states: list[DeploymentState]) -> Iterator[Finding]:
     """Check the Deployments, and append their states to `states`. Raises ClusterError."""
     for name in (rollouts.WEBHOOK, installation.CONTROLLER):
-        found = inspection.deployment(api, own, name)
-        if found is not None:
-            states.append(_state(api, own, name, found))
+        deployment = inspection.deployment(api, namespace, name)
+        if deployment is not None:
+            states.append(_state(api, namespace, name, deployment))
             yield from rollouts.judge(states[-1])
 
 
-def _state(api: Api, own: str, name: str, found: Document) -> DeploymentState:
-    status, wanted = found.get("status") or {}, found["spec"].get("replicas", 1)
-    is_observed = status.get("observedGeneration") == found["metadata"].get("generation")
+def _state(api: Api, namespace: str, name: str, deployment: Document) -> DeploymentState:
+    status, replicas = deployment.get("status") or {}, deployment["spec"].get("replicas", 1)
+    is_observed = status.get("observedGeneration") == deployment["metadata"].get("generation")
     selector = f"app.kubernetes.io/name=holdfast,app.kubernetes.io/component={name[9:]}"
-    pods = listing.objects(api, listing.pods_path(own), Document, {"labelSelector": selector})
+    pods = listing.objects(api, listing.pods_path(namespace), Document, {"labelSelector": selector})
     return DeploymentState(
-        own,
+        namespace,
         name,
-        wanted,
+        replicas,
         status.get("updatedReplicas", 0) if is_observed else 0,
         status.get("readyReplicas", 0),
-        [one for pod in pods for one in _failing(pod)],
+        [container for pod in pods for container in _failing(pod)],
     )
 
 
@@ -48,25 +48,27 @@ def _failing(pod: Document) -> Iterator[FailingContainer]:
     if pod["metadata"].get("deletionTimestamp") or status.get("phase") in {"Succeeded", "Failed"}:
         return
     kinds = ("initContainerStatuses", "containerStatuses")
-    for one in (each for kind in kinds for each in status.get(kind) or ()):
-        reason = ((one.get("state") or {}).get("waiting") or {}).get("reason", "")
+    for container in (
+        container_status for kind in kinds for container_status in status.get(kind) or ()
+    ):
+        reason = ((container.get("state") or {}).get("waiting") or {}).get("reason", "")
         if reason and reason not in _STARTING:
-            has_run = bool(one.get("restartCount"))
-            yield FailingContainer(pod["metadata"]["name"], one["name"], reason, has_run)
+            has_run = bool(container.get("restartCount"))
+            yield FailingContainer(pod["metadata"]["name"], container["name"], reason, has_run)
 
 
 def configuration(
     api: Api,
-    own: str,
+    namespace: str,
     registered: Sequence[tuple[str, Document]],
-    read: list[Profiles],
+    loaded_profiles: list[Profiles],
 ) -> Iterator[Finding]:
     """Check size, content and webhooks of the installed configuration. Raises ClusterError.
 
-    Appends its profiles to `read`.
+    Appends its profiles to `loaded_profiles`.
     """
-    yield from inspection.size(api, own, registered)
-    setup = configured.read(api, own)
+    yield from inspection.size(api, namespace, registered)
+    setup = configured.read(api, namespace)
     if setup is None:
         return
     try:
@@ -74,20 +76,20 @@ def configuration(
     except ConfigurationError as exc:
         yield installation.invalid(str(exc))
         return
-    read.append(profiles)
+    loaded_profiles.append(profiles)
     # an empty clientConfig: other checks cover the server and its certificate
-    made = configurations.Registration(configurations.NAME, lambda _path: {})
-    wanted = dict(
-        zip(("mutating", "validating"), made.configurations(profiles).values(), strict=True)
+    registration = configurations.Registration(configurations.NAME, lambda _path: {})
+    expected = dict(
+        zip(("mutating", "validating"), registration.configurations(profiles).values(), strict=True)
     )
     live = [
-        (kind, one)
-        for kind, one in registered
-        if one.get("webhooks") and one["metadata"]["name"] != dev.NAME
+        (kind, document)
+        for kind, document in registered
+        if document.get("webhooks") and document["metadata"]["name"] != dev.NAME
     ]
     if live:
         same = all(
-            drift.holds(one["webhooks"], wanted[kind]["webhooks"], longer=True)
-            for kind, one in live
+            drift.holds(document["webhooks"], expected[kind]["webhooks"], longer=True)
+            for kind, document in live
         )
         yield installation.registered(setup.source, same=same)

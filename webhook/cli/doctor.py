@@ -56,60 +56,73 @@ def _lines(finding: Finding) -> list[terminal.Styled]:
 
 
 def examine(
-    api: Api, server: str, time: listing.Time, own: str, namespace: str
+    api: Api, server: str, time: listing.Time, own_namespace: str, namespace: str
 ) -> Iterator[Finding]:
     """Run all checks, and yield their findings; `namespace` is the user's.
 
     Raises UnreachableError if the API server does not respond.
     """
-    seen: list[Finding] = []
-    for finding in chain(_api_server(api, server, time), _installed(api, time, own, namespace)):
-        seen.append(installation.without_repair(finding, seen))
-        yield seen[-1]
-    yield from diagnosis.unchecked(seen)
+    findings: list[Finding] = []
+    for finding in chain(
+        _api_server(api, server, time), _installed(api, time, own_namespace, namespace)
+    ):
+        findings.append(installation.without_repair(finding, findings))
+        yield findings[-1]
+    yield from diagnosis.unchecked(findings)
 
 
 def _api_server(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
     version = listing.read(api, "/version", Document).get("gitVersion", "unknown")
     bounds = time.bounds(boot_time())
-    middle = (bounds.low + bounds.high) / 2 if bounds else 0.0
+    offset = (bounds.low + bounds.high) / 2 if bounds else 0.0
     yield Finding(Level.OK, "API server", f"{server} answers, Kubernetes {version}")
-    yield diagnosis.clock(clocks.time() - boot_time() - middle)
+    yield diagnosis.clock(clocks.time() - boot_time() - offset)
     yield from attempt("Event times", "them", lambda: diagnosis.date(_date_ahead(api, time)))
 
 
-def _installed(api: Api, time: listing.Time, own: str, namespace: str) -> Iterator[Finding]:
-    checks = ControllerChecks(api, own, namespace, time.now_ms())
-    found, states = checks.registered, checks.states
-    about_deployments = attempt("Deployment", "it", lambda: deployments.judged(api, own, states))
-    about_webhooks = attempt(
-        "webhooks", "webhook configurations", lambda: webhook_checks.webhooks(api, found)
+def _installed(
+    api: Api, time: listing.Time, own_namespace: str, namespace: str
+) -> Iterator[Finding]:
+    checks = ControllerChecks(api, own_namespace, namespace, time.now_ms())
+    registrations, states = checks.registered, checks.states
+    about_deployments = attempt(
+        "Deployment", "it", lambda: deployments.judged(api, own_namespace, states)
     )
-    called = [*webhook_checks.clients(found)]
-    namespaces = webhook_checks.namespaces(called)
-    is_elsewhere = bool(namespaces) and own not in namespaces and not about_deployments
-    is_read = Level.UNKNOWN not in [one.level for one in (*about_deployments, *about_webhooks)]
-    is_outside = any(client.get("url") for _, client in called)  # as with holdfast dev
+    about_webhooks = attempt(
+        "webhooks", "webhook configurations", lambda: webhook_checks.webhooks(api, registrations)
+    )
+    client_configs = [*webhook_checks.clients(registrations)]
+    namespaces = webhook_checks.namespaces(client_configs)
+    is_elsewhere = bool(namespaces) and own_namespace not in namespaces and not about_deployments
+    is_read = Level.UNKNOWN not in [
+        finding.level for finding in (*about_deployments, *about_webhooks)
+    ]
+    is_outside = any(client.get("url") for _, client in client_configs)  # as with holdfast dev
     if is_read and not is_elsewhere and not is_outside:
-        names = [one.name for one in states]
-        yield from installation.incomplete(own, names, registered=bool(found))
+        names = [state.name for state in states]
+        yield from installation.incomplete(own_namespace, names, registered=bool(registrations))
     yield from about_webhooks
-    yield from webhook_checks.judged(api, called, states, checks.now_ms)
+    yield from webhook_checks.judged(api, client_configs, states, checks.now_ms)
     yield from about_deployments
     if is_elsewhere:
-        yield installation.elsewhere(own, namespaces)
+        yield installation.elsewhere(own_namespace, namespaces)
         return
-    configured = partial(deployments.configuration, api, own, found, checks.profiles)
-    yield from attempt("configuration", "it", configured)
+    check_configuration = partial(
+        deployments.configuration, api, own_namespace, registrations, checks.profiles
+    )
+    yield from attempt("configuration", "it", check_configuration)
     yield from checks.judged()
 
 
 def _date_ahead(api: Api, time: listing.Time) -> float:
     """Return a lower bound, in seconds, of how far `Date` is ahead of creationTimestamp."""
-    sent = boot_time()
-    created = create_by_dry_run(api)
-    received, bounds = boot_time(), time.bounds(boot_time())
+    sent_at = boot_time()
+    created_at = create_by_dry_run(api)
+    received_at, bounds = boot_time(), time.bounds(boot_time())
     if bounds is None:
         return 0.0
-    ahead, behind = bounds.low - (created + 1.0 - sent), created - received - bounds.high
+    ahead, behind = (
+        bounds.low - (created_at + 1.0 - sent_at),
+        created_at - received_at - bounds.high,
+    )
     return max(ahead, 0.0) - max(behind, 0.0)

@@ -58,7 +58,7 @@ def explain(
 
     `holdfast explain` and `holdfast describe` are the same command.
     """
-    wanted = targets.parse_all(names)
+    named_targets = targets.parse_all(names)
     time = listing.Time()
     cluster = target.connect(time.observe)
     handle = Handle()
@@ -67,19 +67,19 @@ def explain(
     freeze_of = FreezeLookup(cluster, cluster.namespace, time.now_ms, installed.own)
     scope = AdmissionScope(decider.profiles.selectors, freeze_of.labels_of, installed.own)
     lines: list[terminal.Styled] = []
-    pods, problems = _named(cluster, cluster.namespace, wanted)
+    pods, problems = _named(cluster, cluster.namespace, named_targets)
     places = pace_places(cluster, pods.values(), decider, time.now_ms(), freeze_of)
-    for key, found in pods.items():
+    for key, pod in pods.items():
         facts = PodFacts(
-            pod=found,
+            pod=pod,
             now_ms=time.now_ms(),
-            trace=_asked_again(found, decider, time.now_ms()),
-            nodes=_nodes(cluster, found),
-            freeze=freeze_of(found.metadata.namespace),
-            vm=[*_vm(cluster, found, decider)],
-            template=_template(cluster, found),
+            trace=_asked_again(pod, decider, time.now_ms()),
+            nodes=_nodes(cluster, pod),
+            freeze=freeze_of(pod.metadata.namespace),
+            vm=[*_vm(cluster, pod, decider)],
+            template=_template(cluster, pod),
             place=places.get(key),
-            unserved=scope.why_not_served(found.metadata.namespace, found.labels),
+            unserved=scope.why_not_served(pod.metadata.namespace, pod.labels),
         )
         for section in explanation.explain(facts, decider):
             lines += [(section.title, "bold"), *((f"  {line}", "") for line in section.lines)]
@@ -92,43 +92,43 @@ describe = explain
 
 
 def _named(
-    api: Api, namespace: str, wanted: Sequence[NamedTarget]
+    api: Api, namespace: str, named_targets: Sequence[NamedTarget]
 ) -> tuple[dict[ObjectKey, PodWithStatus], list[str]]:
     """Return the named pods, and the problems with the other arguments."""
     pods: dict[ObjectKey, PodWithStatus] = {}
     problems = []
-    for each in wanted:
+    for target in named_targets:
         try:
-            pods |= {pod.key: pod for pod in _pods(api, namespace, each)}
+            pods |= {pod.key: pod for pod in _pods(api, namespace, target)}
         except CommandError as exc:
             problems.append(str(exc))
     return pods, problems
 
 
-def _pods(api: Api, namespace: str, wanted: NamedTarget) -> Sequence[PodWithStatus]:
-    found = wanted.pods(api, namespace, PodWithStatus)
-    if not found:
+def _pods(api: Api, namespace: str, target: NamedTarget) -> Sequence[PodWithStatus]:
+    pods = target.pods(api, namespace, PodWithStatus)
+    if not pods:
         raise CommandError(
-            f"{wanted.kind} {wanted.name} in namespace {namespace} has no pods; see kubectl "
-            f"describe {wanted.kind} {wanted.name} -n {namespace}"
+            f"{target.kind} {target.name} in namespace {namespace} has no pods; see kubectl "
+            f"describe {target.kind} {target.name} -n {namespace}"
         )
-    return found
+    return pods
 
 
 def _asked_again(pod: PodWithStatus, decider: ReleaseDecider, now_ms: int) -> trace.Trace:
     """Return a trace of the plugins for the pod as it was created, as far as that is known."""
-    created = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
+    created_pod = msgspec.structs.replace(pod, spec=msgspec.structs.replace(pod.spec, node_name=""))
     request = review.Request(
         uid="explain",
         kind=review.GroupVersionKind("Pod", "", "v1"),
         operation="CREATE",
         name=pod.metadata.name,
         namespace=pod.metadata.namespace,
-        object=msgspec.Raw(msgspec.json.encode(created)),
+        object=msgspec.Raw(msgspec.json.encode(created_pod)),
         user_info=review.UserInfo(_creator(pod, decider)),
     )
     return trace.mutate(
-        decider.profiles, review.PodReview(request, created, created), now_ms=now_ms
+        decider.profiles, review.PodReview(request, created_pod, created_pod), now_ms=now_ms
     )
 
 
@@ -147,24 +147,24 @@ def _nodes(api: Api, pod: PodWithStatus) -> Sequence[NodeState]:
     """Return the states of the nodes to which a pod is bound or restricted."""
     if pod.spec.node_name:
         return [*nodes.bound(api, pod.spec.node_name)]
-    claims = [one.claim for one in pod.spec.volumes or () if one.claim]
+    claims = [volume.claim for volume in pod.spec.volumes or () if volume.claim]
     return [*nodes.pinned(api, pod, claims)]
 
 
 def _template(api: Api, pod: PodWithStatus) -> obstacles.Template | None:
     """Return the current template of a pod's StatefulSet or DaemonSet, or None if unreadable."""
     owners = pod.metadata.owner_references or ()
-    owner = next((one for one in owners if one.controller and one.kind in _RECREATING), None)
+    owner = next((ref for ref in owners if ref.controller and ref.kind in _RECREATING), None)
     if owner is None or pod.spec.node_name:
         return None
     resource, namespace = f"{owner.kind.lower()}s", pod.metadata.namespace
     path = api_path("apps/v1", resource, namespace, owner.name)
     try:
-        found = listing.one(api, path, dict[str, Any]) or {}
+        workload = listing.one(api, path, dict[str, Any]) or {}
     except ApiStatusError:
         return None
-    metadata = found.get("spec", {}).get("template", {}).get("metadata")
-    if metadata is None or found["metadata"].get("uid") != owner.uid:
+    metadata = workload.get("spec", {}).get("template", {}).get("metadata")
+    if metadata is None or workload["metadata"].get("uid") != owner.uid:
         return None
     return obstacles.Template(owner.kind, owner.name, metadata.get("annotations") or {})
 
@@ -177,20 +177,22 @@ def _vm(api: Api, pod: PodWithStatus, decider: ReleaseDecider) -> Iterator[str]:
         return
     try:
         vmi = listing.one(api, kubevirt.vmi_path(namespace, owner.name), kubevirt.Instance)
-        above = kubevirt.vm_of(vmi) if vmi else None
-        if vmi is None or vmi.metadata.uid != owner.uid or above is None:
+        vm_reference = kubevirt.vm_of(vmi) if vmi else None
+        if vmi is None or vmi.metadata.uid != owner.uid or vm_reference is None:
             yield f"VirtualMachineInstance {owner.name} has no owning VM, so no recorded node"
             return
-        vm = listing.one(api, kubevirt.vm_path(namespace, above.name), kubevirt.VirtualMachine)
+        vm = listing.one(
+            api, kubevirt.vm_path(namespace, vm_reference.name), kubevirt.VirtualMachine
+        )
     except ClusterError as exc:
         yield f"its VM cannot be read: {exc}"
         return
     args = pipelines.sticky_args(decider.profiles, pod) or sticky_policy.StickyArgs()
     node = sticky_policy.recorded_node(vm, args) if vm else ""
-    recorded = f"returns to {node}" if node else "has no recorded node yet"
-    yield f"VirtualMachine {above.name}: {recorded}"
+    message = f"returns to {node}" if node else "has no recorded node yet"
+    yield f"VirtualMachine {vm_reference.name}: {message}"
     if vm and not node and pod.spec.node_name and not vmi.has_run:
         yield f"{pod.spec.node_name} is recorded once the VM runs; if it ends before, no node is"
     if vm and not pod.spec.node_name:
         yield from filter(None, [nodes.recreated(api, vm, args)])
-    yield f"holdfast sticky show {above.name} -n {namespace} shows more"
+    yield f"holdfast sticky show {vm_reference.name} -n {namespace} shows more"

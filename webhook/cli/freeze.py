@@ -69,17 +69,17 @@ def freeze(
     cluster = target.connect(time.observe)
     name = selected(target, cluster.namespace, own if everywhere else "")
     rights.require_freezing(cluster, name)
-    earlier = read(cluster, name)
+    old_namespace = read(cluster, name)
     until = None
     if length_ms is not None:
         cluster.request("GET", "/version")  # to learn the API server's time
         end_ms = time.now_ms() + length_ms
         until = durations.canonical_instant(end_ms + -end_ms % 1_000)  # rounded up to seconds
-    written = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
-    terminal.write([(f"{freezes.read_freeze(written, own)}{target.suffix}", "")])
-    replaced = earlier and freezes.read_freeze(earlier, own)
-    if replaced and replaced.until_ms > time.now_ms():
-        configured.note(f"it replaces an earlier freeze: {replaced}")
+    new_namespace = write(cluster, name, {FREEZE: text, FREEZE_UNTIL: until})
+    terminal.write([(f"{freezes.read_freeze(new_namespace, own)}{target.suffix}", "")])
+    old_freeze = old_namespace and freezes.read_freeze(old_namespace, own)
+    if old_freeze and old_freeze.until_ms > time.now_ms():
+        configured.note(f"it replaces an earlier freeze: {old_freeze}")
 
 
 @commands.command(epilog=THAW_EXAMPLES)
@@ -95,27 +95,29 @@ def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
     time = listing.Time()
     cluster = target.connect(time.observe)
     name = selected(target, cluster.namespace, own if everywhere else "")
-    what = "all namespaces" if everywhere else f"namespace {name}"
+    scope = "all namespaces" if everywhere else f"namespace {name}"
     rights.require_freezing(cluster, name)
-    found = read(cluster, name)
-    if found is not None and FREEZE not in found.annotations:
-        terminal.write([(f"there is no freeze of {what}", "")])
+    namespace = read(cluster, name)
+    if namespace is not None and FREEZE not in namespace.annotations:
+        terminal.write([(f"there is no freeze of {scope}", "")])
     else:
         write(cluster, name, {FREEZE: None, FREEZE_UNTIL: None})
-        terminal.write([(f"the freeze of {what} has ended{target.suffix}", "green")])
-    found = read(cluster, own) if name != own else None
-    left = found and freezes.read_freeze(found, own)
-    if left and left.until_ms > time.now_ms():
-        configured.note(f"{what} stays frozen, because {left}; run {freezes.thaw(left)}")
+        terminal.write([(f"the freeze of {scope} has ended{target.suffix}", "green")])
+    namespace = read(cluster, own) if name != own else None
+    other_freeze = namespace and freezes.read_freeze(namespace, own)
+    if other_freeze and other_freeze.until_ms > time.now_ms():
+        configured.note(
+            f"{scope} stays frozen, because {other_freeze}; run {freezes.thaw(other_freeze)}"
+        )
 
 
-def selected(target: options.Target, current: str, own: str) -> str:
-    """Return the namespace to annotate: `own`, Holdfast's, or if that is empty, the current one."""
-    if not own:
-        return current
+def selected(target: options.Target, namespace: str, own_namespace: str) -> str:
+    """Return the namespace to annotate: `own_namespace`, Holdfast's, or if empty, `namespace`."""
+    if not own_namespace:
+        return namespace
     if target.namespace:
         raise click.UsageError("-n cannot be combined with --all")
-    return own
+    return own_namespace
 
 
 def read(api: Api, namespace: str) -> ApiObject | None:
@@ -132,7 +134,7 @@ def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> Ap
     """Set or remove annotations of a namespace, and return it. Raises ClusterError."""
     path = api_path("v1", "namespaces", name=namespace)
     try:
-        answer = api.request(
+        response = api.request(
             "PATCH",
             path,
             body=msgspec.json.encode({"metadata": {"annotations": annotations}}),
@@ -142,4 +144,4 @@ def write(api: Api, namespace: str, annotations: Mapping[str, str | None]) -> Ap
         if exc.is_not_found:
             raise CommandError(f"namespace {namespace} not found; see kubectl get ns") from None
         raise
-    return listing.decoded(answer, path, msgspec.json.Decoder(ApiObject))
+    return listing.decoded(response, path, msgspec.json.Decoder(ApiObject))

@@ -67,10 +67,10 @@ class FreezeLookup:
                 raise
 
     def _one(self, name: str) -> Iterator[ApiObject]:
-        found = listing.one(self._api, api_path("v1", "namespaces", name=name), ApiObject)
-        if found is not None:
-            self._labels[name] = found.labels
-            yield found
+        namespace = listing.one(self._api, api_path("v1", "namespaces", name=name), ApiObject)
+        if namespace is not None:
+            self._labels[name] = namespace.labels
+            yield namespace
 
     def _warn(self, exc: ApiStatusError) -> None:
         if not self._has_warned:

@@ -53,18 +53,18 @@ def list(  # noqa: A001 - the command's name
     decider = pipelines.release_decider(installed.setup(cluster), handle=handle)
     namespace = scope.within(cluster)
     freeze_of = FreezeLookup(cluster, namespace, time.now_ms, installed.own)
-    held = _HeldPods(printing, namespace, time, decider, freeze_of)
+    printer = _HeldPods(printing, namespace, time, decider, freeze_of)
     path = listing.pods_path(namespace)
     query = {"fieldSelector": listing.PENDING, "labelSelector": scope.selector}
     if watch:
         from holdfast.webhook.cli.watching import follow_pods  # noqa: PLC0415 - rarely needed
 
-        follow_pods(cluster, path, query, on_list=held.on_list, on_change=held.on_change)
+        follow_pods(cluster, path, query, on_list=printer.on_list, on_change=printer.on_change)
     else:
         pods = [
             pod for pod in listing.objects(cluster, path, Pod, query) if held_pods.own_gates(pod)
         ]
-        held.write(pods, pace_places(cluster, pods, decider, time.now_ms(), freeze_of))
+        printer.write(pods, pace_places(cluster, pods, decider, time.now_ms(), freeze_of))
 
 
 @dataclass(slots=True)
@@ -85,13 +85,13 @@ class _HeldPods:
         self, pods: Iterable[Pod], places: Mapping[ObjectKey, PacePlace] = MappingProxyType({})
     ) -> None:
         """Print the list; `places` is empty in a watch, because places change too often."""
-        found = held_pods.held_pods(pods, self.decider, self.freeze_of, places)
-        self.known = {(one.namespace, one.name): one for one in found}
-        self.is_headed = bool(found)
-        self.printing.write(found, self._view(), self.namespace)
-        held = {one.namespace for one in found}
+        summaries = held_pods.held_pods(pods, self.decider, self.freeze_of, places)
+        self.known = {(summary.namespace, summary.name): summary for summary in summaries}
+        self.is_headed = bool(summaries)
+        self.printing.write(summaries, self._view(), self.namespace)
+        namespaces = {summary.namespace for summary in summaries}
         for freeze in self.freeze_of.active():  # those that no row shows
-            if freeze.namespace not in held and not (freeze.everywhere and held):
+            if freeze.namespace not in namespaces and not (freeze.everywhere and namespaces):
                 configured.note(str(freeze))
 
     def on_list(self, pods: Sequence[Pod]) -> None:
@@ -112,20 +112,22 @@ class _HeldPods:
             self._end(pod.key, "deleted" if is_deleted and held_pods.own_gates(pod) else "released")
             return
         freeze = self.freeze_of(pod.metadata.namespace)
-        found = held_pods.described(pod, self.decider, freeze)
-        if self.known.get(pod.key) != found:
-            self.known[pod.key] = found
-            self._change(found)
+        summary = held_pods.described(pod, self.decider, freeze)
+        if self.known.get(pod.key) != summary:
+            self.known[pod.key] = summary
+            self._change(summary)
 
-    def _end(self, key: ObjectKey, how: str) -> None:
-        found = self.known.pop(key, None)
-        if found is not None:
-            self._change(replace(found, ended=how))
+    def _end(self, key: ObjectKey, ending: str) -> None:
+        summary = self.known.pop(key, None)
+        if summary is not None:
+            self._change(replace(summary, ended=ending))
 
-    def _change(self, one: HeldPodSummary) -> None:
-        known, is_first = self.known.values(), not self.is_headed
+    def _change(self, summary: HeldPodSummary) -> None:
+        summaries, is_first = self.known.values(), not self.is_headed
         self.is_headed = True
-        self.printing.write_change(one, known, self._view(), self.namespace, is_first=is_first)
+        self.printing.write_change(
+            summary, summaries, self._view(), self.namespace, is_first=is_first
+        )
 
     def _view(self) -> View[HeldPodSummary]:
         """Return the view at the current time; overdue pods are red."""
@@ -134,7 +136,7 @@ class _HeldPods:
             "HeldPod",
             "pod",
             head=lambda wide: held_pods.HEAD_WIDE if wide else held_pods.HEAD,
-            row=lambda one, wide: held_pods.row(one, now_ms, wide=wide),
-            document=lambda one: held_pods.document(one, now_ms),
-            style=lambda one: "red" if one.is_overdue(now_ms) else "",
+            row=lambda summary, wide: held_pods.row(summary, now_ms, wide=wide),
+            document=lambda summary: held_pods.document(summary, now_ms),
+            style=lambda summary: "red" if summary.is_overdue(now_ms) else "",
         )

@@ -101,9 +101,9 @@ class _LazyGroup(commands.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         del ctx
-        for title, servers in (("Commands", False), ("Commands that run Holdfast", True)):
+        for title, is_server in (("Commands", False), ("Commands that run Holdfast", True)):
             with formatter.section(title):
-                rows = sorted(each for each in COMMANDS.items() if (each[0] in SERVERS) is servers)
+                rows = sorted(row for row in COMMANDS.items() if (row[0] in SERVERS) is is_server)
                 formatter.write_dl(rows)
 
 
@@ -116,9 +116,9 @@ def cli() -> None:
 def main() -> None:
     """Run the command. On a HoldfastError, print one line and exit with status 1."""
     process.exit_on_signals()
-    plugin = Path(sys.argv[0]).name.startswith("kubectl-")
+    is_plugin = Path(sys.argv[0]).name.startswith("kubectl-")
     try:
-        cli.main(prog_name="kubectl holdfast" if plugin else "holdfast", standalone_mode=True)
+        cli.main(prog_name="kubectl holdfast" if is_plugin else "holdfast", standalone_mode=True)
     except HoldfastError as exc:
         click.echo(error_line(exc), err=True)
         sys.exit(1)

@@ -26,16 +26,18 @@ def files(names: Iterable[str], *, recursive: bool) -> Iterator[str]:
         if name == "-" or not folder.is_dir():
             yield name
             continue
-        found = folder.rglob("*") if recursive else folder.iterdir()
-        listed = sorted(str(one) for one in found if one.suffix in SUFFIXES and one.is_file())
-        if not listed:
-            deeper = "" if recursive else "; add -R to read the folders in it"
-            raise CommandError(f"{name}: no file ends in .yaml, .yml or .json{deeper}")
+        paths = folder.rglob("*") if recursive else folder.iterdir()
+        manifests = sorted(
+            str(path) for path in paths if path.suffix in SUFFIXES and path.is_file()
+        )
+        if not manifests:
+            hint = "" if recursive else "; add -R to read the folders in it"
+            raise CommandError(f"{name}: no file ends in .yaml, .yml or .json{hint}")
         if (folder / "kustomization.yaml").is_file():
             configured.note(
                 f"{name} has a kustomization.yaml: to preview what it builds, use -k {name}"
             )
-        yield from listed
+        yield from manifests
 
 
 def kustomized(folder: str) -> bytes:
@@ -46,8 +48,8 @@ def kustomized(folder: str) -> bytes:
         command = ["kustomize", "build", folder]
     else:
         raise CommandError(f"-k {folder}: neither kubectl nor kustomize is on the PATH")
-    done = subprocess.run(command, capture_output=True, check=False)
-    if done.returncode:
-        problem = messages.shorten(" ".join(done.stderr.decode(errors="replace").split()))
+    result = subprocess.run(command, capture_output=True, check=False)
+    if result.returncode:
+        problem = messages.shorten(" ".join(result.stderr.decode(errors="replace").split()))
         raise CommandError(f"{' '.join(command)}: {messages.escape(problem)}")
-    return done.stdout
+    return result.stdout

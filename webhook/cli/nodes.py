@@ -28,10 +28,10 @@ def node_state(
     The state includes objects that could not be read.
     """
     try:
-        found = _read(api, name)
+        node = _read(api, name)
     except ApiStatusError as exc:
         return _unreadable(name, exc)
-    return _state(api, name, found, pod, claims)
+    return _state(api, name, node, pod, claims)
 
 
 def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
@@ -43,8 +43,8 @@ def pinned(api: Api, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
         else:
             yield node_state(api, pin.value, pod, claims)
     if len(pins) > MOST_PINS:
-        others = f"{len(pins) - MOST_PINS:,} other nodes"
-        yield NodeState(others, "they were not checked", unchecked=True)
+        summary = f"{len(pins) - MOST_PINS:,} other nodes"
+        yield NodeState(summary, "they were not checked", unchecked=True)
 
 
 def bound(api: Api, name: str) -> Iterator[NodeState]:
@@ -61,19 +61,19 @@ def bound(api: Api, name: str) -> Iterator[NodeState]:
 
 def recreated(api: Api, vm: VirtualMachine, args: StickyArgs) -> str:
     """Return a warning if a VM's node is newer than its record; empty if not, or if unknown."""
-    name, recorded = sticky_policy.recorded_node(vm, args), vm.written_at(args.node_annotation)
-    if not name or recorded is None:
+    name, recorded_at = sticky_policy.recorded_node(vm, args), vm.written_at(args.node_annotation)
+    if not name or recorded_at is None:
         return ""
     try:
         node = _read(api, name)
     except ApiStatusError:
         return ""  # the node's state reports it
-    created = node.metadata.creation_timestamp if node else None
-    if created is None or created <= recorded:
+    created_at = node.metadata.creation_timestamp if node else None
+    if created_at is None or created_at <= recorded_at:
         return ""
     return (
-        f"{name} was created on {created:{_TIME}}, after it was recorded on {recorded:{_TIME}}: it "
-        "may be another node of that name, without the VM's disks"
+        f"{name} was created on {created_at:{_TIME}}, after it was recorded on "
+        f"{recorded_at:{_TIME}}: it may be another node of that name, without the VM's disks"
     )
 
 
@@ -84,13 +84,13 @@ def _read(api: Api, name: str) -> Node | None:
 def _labelled(api: Api, pin: Pin, pod: Pod, claims: Sequence[str]) -> Iterator[NodeState]:
     label = f"{HOSTNAME}={pin.value}"
     try:
-        found = [*listing.objects(api, api_path("v1", "nodes"), Node, {"labelSelector": label})]
+        nodes = [*listing.objects(api, api_path("v1", "nodes"), Node, {"labelSelector": label})]
     except ApiStatusError as exc:
         yield _unreadable(pin.value, exc)
         return
-    for node in found:
+    for node in nodes:
         yield _state(api, node.metadata.name, node, pod, claims)
-    if not found:
+    if not nodes:
         yield NodeState(f"a node labeled {label}", "there is none", missing=True)
 
 
@@ -124,8 +124,8 @@ def _state(
 def _volume(api: Api, namespace: str, claim: str) -> PersistentVolume | None:
     """Return the volume of a claim, or None if the claim or its volume does not exist."""
     path = api_path("v1", "persistentvolumeclaims", namespace, claim)
-    found = listing.one(api, path, PersistentVolumeClaim)
-    name = found.spec.volume_name if found else ""
+    pvc = listing.one(api, path, PersistentVolumeClaim)
+    name = pvc.spec.volume_name if pvc else ""
     if not name:
         return None
     return listing.one(api, api_path("v1", "persistentvolumes", name=name), PersistentVolume)

@@ -79,8 +79,8 @@ class Target:
     @property
     def overrides(self) -> dict[str, str]:
         """The cluster and the user that replace the context's."""
-        given = {"cluster": self.cluster, "user": self.user}
-        return {key: value for key, value in given.items() if value}
+        values = {"cluster": self.cluster, "user": self.user}
+        return {key: value for key, value in values.items() if value}
 
     @property
     def impersonation(self) -> list[tuple[str, str]]:
@@ -111,7 +111,7 @@ class Target:
 
     def arguments(self) -> list[str]:
         """Return the flags that select the cluster, as command-line arguments."""
-        named = {
+        flags = {
             "--kubeconfig": self.kubeconfig,
             "--context": self.context,
             "--cluster": self.cluster,
@@ -119,7 +119,7 @@ class Target:
             "--as": self.as_user,
             "--as-uid": self.as_uid,
         }
-        pairs = [(name, str(value)) for name, value in named.items() if value]
+        pairs = [(name, str(value)) for name, value in flags.items() if value]
         pairs += [("--as-group", group) for group in self.as_groups]
         return [text for pair in pairs for text in pair]
 

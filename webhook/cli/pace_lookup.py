@@ -28,9 +28,9 @@ def pace_places(
     pods = list(pods)
     scopes = lines.scopes(pods)
     if "" in scopes:
-        found = _places(api, lines, "")
-        if found is not None:
-            return found
+        cluster_places = _places(api, lines, "")
+        if cluster_places is not None:
+            return cluster_places
         scopes = {pod.metadata.namespace for pod in pods}
     places: dict[ObjectKey, PacePlace] = {}
     for namespace in sorted(scopes):
@@ -41,8 +41,8 @@ def pace_places(
 def _places(api: Api, lines: PaceLines, namespace: str) -> Mapping[ObjectKey, PacePlace] | None:
     path = listing.pods_path(namespace)
     try:
-        listed = listing.objects(api, path, PacedPod, {"labelSelector": KEY})
-        return lines.places(listed, namespace)
+        pods = listing.objects(api, path, PacedPod, {"labelSelector": KEY})
+        return lines.places(pods, namespace)
     except ApiStatusError as exc:
         if not exc.is_refused:
             raise

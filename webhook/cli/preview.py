@@ -86,46 +86,46 @@ def preview(
         raise click.UsageError("give a file with -f, or - for standard input")
     names = [*manifests.files([*filename, *files], recursive=recursive)]
     make, namespace = (_online if dry_run == "server" else _offline)(target, installed)
-    read: list[Document] = []
+    items: list[Document] = []
     sources = [
         *((name, None) for name in names),
         *((name, manifests.kustomized(name)) for name in kustomize),
     ]
-    failed: list[str] = []
-    made = [each for source in sources for each in _shown(*source, make, read, failed)]
-    if not made and not failed:
-        kinds = ", ".join(dict.fromkeys(str(each["kind"]) for each in read if each.get("kind")))
-        among = f"; the files have {kinds}" if kinds else ""
-        terminal.write([(f"No pods and no pod templates found{among}.", "")], err=True)
+    errors: list[str] = []
+    groups = [group for source in sources for group in _shown(*source, make, items, errors)]
+    if not groups and not errors:
+        kinds = ", ".join(dict.fromkeys(str(item["kind"]) for item in items if item.get("kind")))
+        hint = f"; the files have {kinds}" if kinds else ""
+        terminal.write([(f"No pods and no pod templates found{hint}.", "")], err=True)
     _check_outcome(
-        failed,
+        errors,
         len(sources),
-        refused=sum(any(each.refusals for each in shown) for shown in made),
-        warned=strict and sum(any(each.warnings for each in shown) for shown in made),
-        cycle=cycles.find(read, namespace),
+        refused=sum(any(result.refusals for result in group) for group in groups),
+        warned=strict and sum(any(result.warnings for result in group) for group in groups),
+        cycle=cycles.find(items, namespace),
     )
 
 
 def _check_outcome(
-    failed: Sequence[str], files: int, *, refused: int, warned: int, cycle: Sequence[str]
+    errors: Sequence[str], files: int, *, refused: int, warned: int, cycle: Sequence[str]
 ) -> None:
     """Report all problems. Raises CommandError if there are any."""
-    waiting = (
+    message = (
         f"these pods never start, because they wait for each other: {' > '.join(cycle)}; "
         f"remove one from annotation {AFTER}"
     )
     counts = [
-        f"{len(failed)} of {table.counted(files, 'file')} cannot be read" if failed else "",
+        f"{len(errors)} of {table.counted(files, 'file')} cannot be read" if errors else "",
         f"{refused} would be rejected" if refused else "",
         f"{table.counted(warned, 'object')} with warnings" if warned else "",
     ]
-    problems = [*failed, *([waiting] if cycle else [])]
+    problems = [*errors, *([message] if cycle else [])]
     if len(problems) == 1 and not (refused or warned) and files == 1:
         raise CommandError(problems[0])
     if any(counts) or cycle:
         terminal.write([(problem, "red") for problem in problems], err=True)
-        counted = ", ".join(filter(None, counts)) or "pods wait for each other"
-        raise CommandError(f"{counted}; the reasons are above")
+        summary = ", ".join(filter(None, counts)) or "pods wait for each other"
+        raise CommandError(f"{summary}; the reasons are above")
 
 
 def _online(target: options.Target, installed: options.Installed) -> tuple[Make, str]:
@@ -135,9 +135,9 @@ def _online(target: options.Target, installed: options.Installed) -> tuple[Make,
             "installed configuration"
         )
     cluster = target.connect()
-    warned: list[str] = []
-    cluster.on_warning = warned.append
-    return ServerPreview(cluster, cluster.namespace, warned).preview, cluster.namespace
+    warnings: list[str] = []
+    cluster.on_warning = warnings.append
+    return ServerPreview(cluster, cluster.namespace, warnings).preview, cluster.namespace
 
 
 def _offline(target: options.Target, installed: options.Installed) -> tuple[Make, str]:
@@ -153,43 +153,43 @@ def _setup(
 ) -> tuple[pipelines.Setup, str, LabelsOf]:
     """Return configuration, namespace and label lookup, from the cluster if it is reachable."""
     namespace = target.namespace or "default"
-    assumed = pipelines.Setup(installed.config_path), namespace, lambda _: None
+    fallback = pipelines.Setup(installed.config_path), namespace, lambda _: None
     if installed.config_path:
-        return assumed  # works without a cluster, as in a pre-commit hook
+        return fallback  # works without a cluster, as in a pre-commit hook
     if not any(file.exists() for file in kubeconfigs(target.kubeconfig)):
-        return assumed
+        return fallback
     try:
         cluster = replace(target, request_timeout=target.request_timeout or _WAIT_MS).connect()
         return installed.setup(cluster), cluster.namespace, cache(partial(_labels, cluster))
     except (StartError, UnreachableError) as exc:
         configured.note_defaults(exc, installed.own)
-        return assumed
+        return fallback
 
 
 def _labels(api: Api, namespace: str) -> Mapping[str, str] | None:
-    found = freeze.read(api, namespace)
-    return found.labels if found else None
+    obj = freeze.read(api, namespace)
+    return obj.labels if obj else None
 
 
 def _shown(
-    name: str, text: bytes | None, make: Make, read: list[Document], failed: list[str]
+    name: str, text: bytes | None, make: Make, items: list[Document], errors: list[str]
 ) -> Iterator[Sequence[Preview]]:
     """Print the previews of a file's objects, and yield those of each object.
 
-    Appends all objects to `read`, and the error to `failed` if the file cannot be read.
+    Appends all objects to `items`, and the error to `errors` if the file cannot be read.
     """
     try:
         documents = _documents(name, text)
     except CommandError as exc:
-        failed.append(str(exc))
+        errors.append(str(exc))
         return
     for document in documents:
-        for each in previews.objects(document):
-            read.append(each)
-            if previews.concerns(each):
-                made = make(each)
-                terminal.write(line for one in made for line in _lines(name, one))
-                yield made
+        for item in previews.objects(document):
+            items.append(item)
+            if previews.concerns(item):
+                group = make(item)
+                terminal.write(line for result in group for line in _lines(name, result))
+                yield group
 
 
 def _documents(name: str, text: bytes | None = None) -> Sequence[Any]:
@@ -214,25 +214,25 @@ def _documents(name: str, text: bytes | None = None) -> Sequence[Any]:
         ) from None
 
 
-def _lines(name: str, made: Preview) -> Iterator[terminal.Styled]:
-    place = "" if name == "-" else f"{name}: "
-    if made.refusals:
-        yield f"{place}{made.what}: rejected", "bold red"
-        yield from ((f"  {reason}", "red") for reason in made.refusals)
+def _lines(name: str, result: Preview) -> Iterator[terminal.Styled]:
+    prefix = "" if name == "-" else f"{name}: "
+    if result.refusals:
+        yield f"{prefix}{result.what}: rejected", "bold red"
+        yield from ((f"  {reason}", "red") for reason in result.refusals)
     else:
-        verdict = "changed" if made.diff else "unchanged"
-        yield f"{place}{made.what}: {verdict}", "bold"
-    if made.unserved:
-        yield f"  not sent to Holdfast: {made.unserved}", ""
-    steps = [step for step in made.steps if step.code not in {Code.REJECT, Code.SKIP}]
+        verdict = "changed" if result.diff else "unchanged"
+        yield f"{prefix}{result.what}: {verdict}", "bold"
+    if result.unserved:
+        yield f"  not sent to Holdfast: {result.unserved}", ""
+    steps = [step for step in result.steps if step.code not in {Code.REJECT, Code.SKIP}]
     if not commands.chosen().get("verbosity"):
         steps = [step for step in steps if step.changes or step.code is Code.ERROR]
     yield from ((f"  {step.plugin}: {step.summary}", "") for step in steps)
-    if made.steps and not (steps or made.diff or made.refusals):
+    if result.steps and not (steps or result.diff or result.refusals):
         yield "  no plugin changes it", ""
-    yield from ((f"  warning: {warning}", "yellow") for warning in made.warnings)
-    if not made.refusals:
-        yield from ((f"  {line}", _STYLES.get(line[:1], "dim")) for line in made.diff)
+    yield from ((f"  warning: {warning}", "yellow") for warning in result.warnings)
+    if not result.refusals:
+        yield from ((f"  {line}", _STYLES.get(line[:1], "dim")) for line in result.diff)
 
 
 _STYLES = {"+": "green", "-": "red", "@": "cyan"}

@@ -48,9 +48,9 @@ class Printing:
         """Whether the output is JSON, YAML or JSONPath."""
         return self.output.startswith(("json", "yaml"))
 
-    def write(self, found: Sequence[T], view: View[T], namespace: str) -> None:
+    def write(self, items: Sequence[T], view: View[T], namespace: str) -> None:
         """Print objects; an empty `namespace` means all namespaces."""
-        documents = [(view.document(one), one) for one in found]
+        documents = [(view.document(item), item) for item in items]
         if self.sort_by and documents:
             if not any(jsonpath.find(self.sort_by, document) for document, _ in documents):
                 fields = ", ".join(f".{name}" for name in documents[0][0])
@@ -59,25 +59,25 @@ class Printing:
                 )
             documents.sort(key=lambda pair: self._sort_key(pair[0]))
         name, _, expression = self.output.partition("=")
-        whole = {
+        list_document = {
             "apiVersion": "holdfast.dev/v1beta1",
             "kind": f"{view.kind}List",
             "items": [document for document, _ in documents],
         }
         if name in {"json", "yaml"}:
-            terminal.write_document(whole, name)
+            terminal.write_document(list_document, name)
         elif name == "jsonpath":
-            terminal.write_text(jsonpath.render(expression, whole))
+            terminal.write_text(jsonpath.render(expression, list_document))
         elif not documents:
-            where = f" in {namespace} namespace" if namespace else ""
-            click.echo(f"No resources found{where}.", err=True)
+            suffix = f" in {namespace} namespace" if namespace else ""
+            click.echo(f"No resources found{suffix}.", err=True)
         else:
             self._write_lines(documents, view, namespace)
 
     def write_change(
         self,
-        changed: T,
-        known: Iterable[T],
+        changed_item: T,
+        known_items: Iterable[T],
         view: View[T],
         namespace: str,
         *,
@@ -87,15 +87,18 @@ class Printing:
 
         If the list was empty, `is_first` adds the headers to the first object.
         """
-        document = view.document(changed)
+        document = view.document(changed_item)
         name, _, expression = self.output.partition("=")
         if name in {"json", "yaml"}:
             terminal.write_document(document, name)
         elif name == "jsonpath":
             terminal.write_text(jsonpath.render(expression, document) + "\n")
         else:
-            others = () if is_first else known
-            documents = [*((view.document(one), one) for one in others), (document, changed)]
+            earlier_items = () if is_first else known_items
+            documents = [
+                *((view.document(item), item) for item in earlier_items),
+                (document, changed_item),
+            ]
             self._write_lines(documents, view, namespace, last_only=not is_first)
 
     def _write_lines(
@@ -116,16 +119,19 @@ class Printing:
         if name == "custom-columns":
             columns = _columns(expression)
             head = [title for title, _ in columns]
-            rows = [[_cell(path, each) for _, path in columns] for each, _ in documents]
+            rows = [[_cell(path, doc) for _, path in columns] for doc, _ in documents]
         else:
-            wide, outside = name == "wide", not namespace
-            head = [*(("NAMESPACE",) if outside else ()), *view.head(wide)]
+            wide, is_cluster_wide = name == "wide", not namespace
+            head = [*(("NAMESPACE",) if is_cluster_wide else ()), *view.head(wide)]
             rows = [
-                [*((each["metadata"]["namespace"],) if outside else ()), *view.row(one, wide)]
-                for each, one in documents
+                [
+                    *((doc["metadata"]["namespace"],) if is_cluster_wide else ()),
+                    *view.row(item, wide),
+                ]
+                for doc, item in documents
             ]
-        styles = [view.style(one) for _, one in documents]
-        lines = terminal.table(head, rows, lambda at: styles[at], headless=self.no_headers)
+        styles = [view.style(item) for _, item in documents]
+        lines = terminal.table(head, rows, lambda index: styles[index], headless=self.no_headers)
         terminal.write(lines[-1:] if last_only else lines)
 
     def _sort_key(self, document: Document) -> tuple[bool, bool, Any]:
@@ -136,18 +142,18 @@ class Printing:
 
 
 def _columns(expression: str) -> list[tuple[str, str]]:
-    found = [
-        (title, path) for title, _, path in (one.partition(":") for one in expression.split(","))
+    columns = [
+        (title, path) for title, _, path in (pair.partition(":") for pair in expression.split(","))
     ]
-    if not all(title and path for title, path in found):
+    if not all(title and path for title, path in columns):
         raise InvalidValueError(
             f"custom-columns={expression}: use NAME:PATH pairs, such as NAME:.metadata.name"
         )
-    return found
+    return columns
 
 
 def _cell(path: str, document: Document) -> str:
-    values = [one for one in jsonpath.find(path, document) if one is not None]
+    values = [value for value in jsonpath.find(path, document) if value is not None]
     return jsonpath.text(values) or _NONE
 
 
@@ -189,7 +195,7 @@ def printing(command: options.Function) -> options.Function:
             default="",
             callback=_output,
             shell_complete=lambda _ctx, _param, text: [
-                each for each in _FORMATS if each.startswith(text)
+                name for name in _FORMATS if name.startswith(text)
             ],
             help="The output format: json, yaml, name, wide, jsonpath=TEMPLATE, or "
             "custom-columns=NAME:PATH,...",

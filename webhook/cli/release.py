@@ -56,27 +56,27 @@ def release(*, choice: PodChoice, installed: options.Installed, target: options.
 def _unheld(pod: PodWithStatus) -> str:
     """Return a message that a pod is not held, with its state."""
     namespace, name = pod.key
-    where = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
-    state = f"it is {pod.status.phase or 'Pending'}{where}"
+    location = f" on {pod.spec.node_name}" if pod.spec.node_name else ""
+    state = f"it is {pod.status.phase or 'Pending'}{location}"
     if pod.gates:
         state += f" and has gates of other components: {', '.join(pod.gates)}"
-    elif not where:
+    elif not location:
         state += f"; holdfast explain {name} -n {namespace} shows what it waits for"
     return f"pod {namespace}/{name} is not held: {state}"
 
 
 def _release(releaser: Releaser, decider: ReleaseDecider, pod: Pod) -> tuple[str, str]:
     """Release a pod, retrying if it changes meanwhile; return the outcome or the problem."""
-    note = pending_release(pod, decider)
+    pending = pending_release(pod, decider)
     attempt = Attempt(Outcome.GONE)
     for _ in range(ATTEMPTS):
-        if note is None:
+        if pending is None:
             break
-        attempt = releaser.release(pod.key, note)
+        attempt = releaser.release(pod.key, pending)
         if attempt.outcome is not Outcome.CHANGED:
             break
-        note = attempt.held
-        if note is not None and note.uid != pod.metadata.uid:
+        pending = attempt.held
+        if pending is not None and pending.uid != pod.metadata.uid:
             attempt = Attempt(Outcome.GONE)  # a new pod of that name was not selected
             break
     name = f"pod {pod.metadata.namespace}/{pod.metadata.name}"

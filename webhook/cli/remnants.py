@@ -47,8 +47,8 @@ _ENDLESS = {approvals.GATE, AFTER}
 
 def pods(api: Api) -> list[Pod]:
     """Return the pods with gates or finalizers of Holdfast. Raises ClusterError."""
-    found = listing.objects(api, listing.pods_path(""), Pod)
-    return [pod for pod in found if own(pod.gates) or own(pod.finalizers)]
+    candidates = listing.objects(api, listing.pods_path(""), Pod)
+    return [pod for pod in candidates if own(pod.gates) or own(pod.finalizers)]
 
 
 def landed(api: Api) -> list[Pod]:
@@ -56,14 +56,16 @@ def landed(api: Api) -> list[Pod]:
 
     Other pods do not count: a user may have added the finalizer. Raises ClusterError.
     """
-    found = listing.objects(api, listing.pods_path(""), Pod, {"labelSelector": kubevirt.LAUNCHERS})
-    return [pod for pod in found if kubevirt.STICKY in pod.finalizers and pod.spec.node_name]
+    launchers = listing.objects(
+        api, listing.pods_path(""), Pod, {"labelSelector": kubevirt.LAUNCHERS}
+    )
+    return [pod for pod in launchers if kubevirt.STICKY in pod.finalizers and pod.spec.node_name]
 
 
-def waiting(gated: Sequence[Pod]) -> str:
+def waiting(held_pods: Sequence[Pod]) -> str:
     """Return a message about the held pods, and those of them that may wait forever."""
-    text = f"waiting for {table.counted(len(gated), 'held pod')} ({named(gated)})"
-    if endless := [pod for pod in gated if not _ENDLESS.isdisjoint(pod.gates)]:
+    text = f"waiting for {table.counted(len(held_pods), 'held pod')} ({named(held_pods)})"
+    if endless := [pod for pod in held_pods if not _ENDLESS.isdisjoint(pod.gates)]:
         text += (
             f"; {len(endless)} of them {'has' if len(endless) == 1 else 'have'} no due time"
             f" ({named(endless)}): approve or release them, or use --release now"
@@ -78,17 +80,17 @@ def is_own(api: Api, namespace: str) -> bool:
     ClusterError.
     """
     path = api_path("v1", "namespaces", name=namespace)
-    found: dict[str, Any] | None = listing.one(api, path, dict)
-    if found is None:
+    document: dict[str, Any] | None = listing.one(api, path, dict)
+    if document is None:
         return False
-    metadata = found["metadata"]
+    metadata = document["metadata"]
     name = (metadata.get("labels") or {}).get(_NAME)
     return (
         name == "holdfast"
         or "deletionTimestamp" in metadata
         or any(
-            inspection.deployment(api, namespace, each) is not None
-            for each in (WEBHOOK, CONTROLLER)
+            inspection.deployment(api, namespace, component) is not None
+            for component in (WEBHOOK, CONTROLLER)
         )
     )
 
@@ -100,9 +102,9 @@ def foreign(api: Api, namespace: str) -> str:
     """
     for group, plural in _OF_OTHERS:
         path = api_path(group, plural, namespace)
-        found = listing.objects(api, path, ApiObject, {"labelSelector": f"{_NAME}!=holdfast"})
-        if one := next(found, None):
-            return typed(f"{path}/{one.metadata.name}")
+        objects = listing.objects(api, path, ApiObject, {"labelSelector": f"{_NAME}!=holdfast"})
+        if obj := next(objects, None):
+            return typed(f"{path}/{obj.metadata.name}")
     return ""
 
 
@@ -111,7 +113,7 @@ def bound_namespaces(api: Api) -> set[str]:
     path = f"{RBAC}/clusterrolebindings/{CONTROLLER}"
     binding: dict[str, Any] = listing.one(api, path, dict) or {}
     subjects = binding.get("subjects") or ()
-    return {each["namespace"] for each in subjects if each["kind"] == "ServiceAccount"}
+    return {subject["namespace"] for subject in subjects if subject["kind"] == "ServiceAccount"}
 
 
 def is_dev_registered(api: Api) -> bool:
@@ -122,8 +124,8 @@ def is_dev_registered(api: Api) -> bool:
 
 def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
     """Yield the current and earlier configurations that are valid. Raises ClusterError."""
-    for each in listing.objects(api, api_path("v1", "configmaps", namespace), dict[str, Any]):
-        text = (each.get("data") or {}).get(FILE)
+    for config_map in listing.objects(api, api_path("v1", "configmaps", namespace), dict[str, Any]):
+        text = (config_map.get("data") or {}).get(FILE)
         if text is None:
             continue
         try:
@@ -135,12 +137,12 @@ def configured(api: Api, namespace: str) -> Iterator[config.Configuration]:
 def recorded_vms(api: Api, keys: Sequence[str]) -> list[VirtualMachine]:
     """Return the VMs with one of these annotations; none without KubeVirt. Raises ClusterError."""
     try:
-        found = list(listing.objects(api, kubevirt.vm_path("", ""), VirtualMachine))
+        vms = list(listing.objects(api, kubevirt.vm_path("", ""), VirtualMachine))
     except ApiStatusError as exc:
         if exc.status == 404 and not discovery.serves(api, "virtualmachines"):
             return []
         raise
-    return [vm for vm in found if set(keys) & vm.annotations.keys()]
+    return [vm for vm in vms if set(keys) & vm.annotations.keys()]
 
 
 def typed(path: str) -> str:
@@ -158,35 +160,37 @@ def own(names: Iterable[str]) -> list[str]:
 
 def clearing(pod: Pod, now_ms: int) -> list[Operation]:
     """Return a patch that releases an unchanged pod and removes Holdfast's finalizers."""
-    ours = [index for index, name in enumerate(pod.finalizers) if own([name])]
+    indexes = [index for index, name in enumerate(pod.finalizers) if own([name])]
     # from the end, to keep the other indexes valid
     removals: list[Operation] = [
-        {"op": "remove", "path": f"/metadata/finalizers/{at}"} for at in reversed(ours)
+        {"op": "remove", "path": f"/metadata/finalizers/{index}"} for index in reversed(indexes)
     ]
-    if len(ours) > MAX_GATES:  # a user added them, and the API server accepts 10,000 operations
-        left = [name for name in pod.finalizers if not own([name])]
-        removals = [{"op": "replace", "path": "/metadata/finalizers", "value": left}]
+    if len(indexes) > MAX_GATES:  # a user added them, and the API server accepts 10,000 operations
+        foreign_finalizers = [name for name in pod.finalizers if not own([name])]
+        removals = [{"op": "replace", "path": "/metadata/finalizers", "value": foreign_finalizers}]
     if own(pod.gates):
-        held = with_due(pod, Due(now_ms))
-        held = held._replace(annotated=held.annotated and has_room(pod))
-        return [*release_patch(held, now_ms), *removals]
+        pending = with_due(pod, Due(now_ms))
+        pending = pending._replace(annotated=pending.annotated and has_room(pod))
+        return [*release_patch(pending, now_ms), *removals]
     return patching.guarded(pod.metadata.uid, pod.metadata.resource_version, removals)
 
 
-def vm_keys(configured: Iterable[config.Configuration]) -> list[str]:
+def vm_keys(configs: Iterable[config.Configuration]) -> list[str]:
     """Return the annotations that Holdfast writes on VMs: the defaults and the configured ones.
 
     `holdfast.dev/sticky` is not included: users write it.
     """
-    chosen = [
+    configured_keys = [
         plugin.args.get("nodeAnnotation")
-        for configuration in configured
+        for configuration in configs
         for profile in configuration.profiles
         for plugin in profile.plugin_config
         if plugin.name == "sticky"
     ]
-    written = (kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID)
-    return list(dict.fromkeys([*written, *(key for key in chosen if isinstance(key, str))]))
+    default_keys = (kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID)
+    return list(
+        dict.fromkeys([*default_keys, *(key for key in configured_keys if isinstance(key, str))])
+    )
 
 
 def rest(namespace: str) -> list[str]:
@@ -205,6 +209,6 @@ def rest(namespace: str) -> list[str]:
     ]
 
 
-def named(found: Sequence[Pod]) -> str:
+def named(pod_list: Sequence[Pod]) -> str:
     """Return some of the pods' names, for a message."""
-    return table.some(["/".join(pod.key) for pod in found], _MOST_NAMED)
+    return table.some(["/".join(pod.key) for pod in pod_list], _MOST_NAMED)

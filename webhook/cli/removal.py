@@ -48,23 +48,26 @@ class Removal:
 
         Raises CommandError if it is not.
         """
-        called = webhook_checks.clients(webhook_checks.registered(self.api))
-        found = {*webhook_checks.namespaces(called)}
+        client_configs = webhook_checks.clients(webhook_checks.registered(self.api))
+        namespaces = {*webhook_checks.namespaces(client_configs)}
         if not prepare:  # the chart's hook may not read the binding
-            found |= remnants.bound_namespaces(self.api)
-        if found and self.namespace not in found:
+            namespaces |= remnants.bound_namespaces(self.api)
+        if namespaces and self.namespace not in namespaces:
             raise CommandError(
-                f"Holdfast is installed in namespace {' and '.join(sorted(found))}, not in "
-                f"{self.namespace}; add --namespace {min(found)}"
+                f"Holdfast is installed in namespace {' and '.join(sorted(namespaces))}, not in "
+                f"{self.namespace}; add --namespace {min(namespaces)}"
             )
         if not prepare and remnants.is_own(self.api, self.namespace):
             self._require_alone()
 
     def stop_asking(self) -> None:
         """Remove the webhook configurations, to stop holding new pods."""
-        names = {one["metadata"]["name"] for _, one in webhook_checks.registered(self.api)}
-        ours = sorted(names - {dev.NAME} | {configurations.NAME})
-        paths = [path for name in ours for path in configurations.paths(name)]
+        names = {
+            configuration["metadata"]["name"]
+            for _, configuration in webhook_checks.registered(self.api)
+        }
+        own_names = sorted(names - {dev.NAME} | {configurations.NAME})
+        paths = [path for name in own_names for path in configurations.paths(name)]
         self._delete("the webhook configurations", paths)
 
     def wait_for_releases(self) -> None:
@@ -72,46 +75,46 @@ class Removal:
 
         Pods created after `timeout` do not count: users can create them endlessly.
         """
-        reported = ""
-        known: set[str] = set()
-        until = time.monotonic() + self.timeout
-        while gated := [pod for pod in remnants.pods(self.api) if remnants.own(pod.gates)]:
-            if not known or time.monotonic() < until:
-                known.update(pod.metadata.uid for pod in gated)
-            if not (gated := [pod for pod in gated if pod.metadata.uid in known]):
+        last_message = ""
+        uids: set[str] = set()
+        deadline = time.monotonic() + self.timeout
+        while held_pods := [pod for pod in remnants.pods(self.api) if remnants.own(pod.gates)]:
+            if not uids or time.monotonic() < deadline:
+                uids.update(pod.metadata.uid for pod in held_pods)
+            if not (held_pods := [pod for pod in held_pods if pod.metadata.uid in uids]):
                 return
             self._require_controller(
-                f"held pods wait for their due time ({remnants.named(gated)})",
+                f"held pods wait for their due time ({remnants.named(held_pods)})",
                 otherwise="uninstall with --release now",
             )
-            if reported != (waiting := remnants.waiting(gated)):
-                reported = waiting
-                terminal.report(waiting)
+            if last_message != (message := remnants.waiting(held_pods)):
+                last_message = message
+                terminal.report(message)
             if self.suffix:
                 return
             time.sleep(_POLL)
 
     def record_landings(self, *, purge: bool) -> None:
         """Wait until the controller has recorded the nodes of VM pods."""
-        landed = remnants.landed(self.api)
-        if not landed or purge:
+        pods = remnants.landed(self.api)
+        if not pods or purge:
             return
         # every installation has this role, in whatever namespace it is
         if listing.one(self.api, f"{remnants.RBAC}/clusterroles/{CONTROLLER}", msgspec.Raw) is None:
             terminal.report(
-                f"the nodes of {remnants.named(landed)} stay unrecorded: Holdfast is gone"
+                f"the nodes of {remnants.named(pods)} stay unrecorded: Holdfast is gone"
             )
             return
         self._require_controller(
-            f"the nodes of {remnants.named(landed)} are not recorded",
+            f"the nodes of {remnants.named(pods)} are not recorded",
             otherwise="uninstall with --purge, which removes all recorded nodes",
         )
         terminal.report(
-            f"waiting for the nodes of {table.counted(len(landed), 'VM pod')} to be recorded"
+            f"waiting for the nodes of {table.counted(len(pods), 'VM pod')} to be recorded"
         )
-        known = {pod.metadata.uid for pod in remnants.pods(self.api)}
+        uids = {pod.metadata.uid for pod in remnants.pods(self.api)}
         self._wait_until(
-            lambda: known.isdisjoint(pod.metadata.uid for pod in remnants.landed(self.api)),
+            lambda: uids.isdisjoint(pod.metadata.uid for pod in remnants.landed(self.api)),
             "nodes are still not recorded; check the controller's log, or add --purge, which "
             "removes all recorded nodes",
         )
@@ -129,10 +132,10 @@ class Removal:
         if self.suffix:
             return
         terminal.report("stopping the controller")
-        pods = listing.pods_path(self.namespace)
+        path = listing.pods_path(self.namespace)
         query = {"labelSelector": "app.kubernetes.io/component=controller"}
         self._wait_until(
-            lambda: not list(listing.objects(self.api, pods, Pod, query)),
+            lambda: not list(listing.objects(self.api, path, Pod, query)),
             f"the controller has not stopped; see kubectl get pods -n {self.namespace}",
         )
 
@@ -142,22 +145,24 @@ class Removal:
         If `waited`, a dry run skips held pods, which would have been released by now. Raises
         CommandError if a gate or finalizer cannot be removed.
         """
-        found = remnants.pods(self.api)
+        pods = remnants.pods(self.api)
         if waited and self.suffix:
-            found = [pod for pod in found if not remnants.own(pod.gates)]
-        for pod in found:
+            pods = [pod for pod in pods if not remnants.own(pod.gates)]
+        for pod in pods:
             self._clear(pod)
         if self.suffix:
             return
-        held = [pod for pod in found if remnants.own(pod.gates)]
-        terminal.report(f"released {table.counted(len(held), 'held pod')}")
-        left = remnants.pods(self.api)  # failed ones, and new ones
-        failed = {remnants.named([pod]): reason for pod in left if (reason := self._clear(pod))}
-        if failed:
-            name, reason = next(iter(failed.items()))
+        held_pods = [pod for pod in pods if remnants.own(pod.gates)]
+        terminal.report(f"released {table.counted(len(held_pods), 'held pod')}")
+        remaining_pods = remnants.pods(self.api)  # failed ones, and new ones
+        failures = {
+            remnants.named([pod]): reason for pod in remaining_pods if (reason := self._clear(pod))
+        }
+        if failures:
+            name, reason = next(iter(failures.items()))
             raise CommandError(
                 "could not remove the gates and finalizers of Holdfast from "
-                f"{table.counted(len(failed), 'pod')}, such as {name} ({reason}); run this "
+                f"{table.counted(len(failures), 'pod')}, such as {name} ({reason}); run this "
                 "command again"
             )
 
@@ -168,7 +173,7 @@ class Removal:
         """
         keys = remnants.vm_keys(remnants.configured(self.api, self.namespace))
         body = msgspec.json.encode({"metadata": {"annotations": dict.fromkeys(keys)}})
-        failed: dict[str, str] = {}
+        failures: dict[str, str] = {}
         for vm in remnants.recorded_vms(self.api, keys):
             try:
                 path = kubevirt.vm_path(*vm.key)
@@ -176,19 +181,19 @@ class Removal:
                 self._done(f"VM {'/'.join(vm.key)} changed")
             except ApiStatusError as exc:
                 if not exc.is_not_found:
-                    failed["/".join(vm.key)] = str(exc)
-        if failed:
-            name, reason = next(iter(failed.items()))
+                    failures["/".join(vm.key)] = str(exc)
+        if failures:
+            name, reason = next(iter(failures.items()))
             raise CommandError(
-                f"could not remove the recorded node of {table.counted(len(failed), 'VM')}, "
+                f"could not remove the recorded node of {table.counted(len(failures), 'VM')}, "
                 f"such as {name} ({reason}); run this command again"
             )
 
     def remove_made(self) -> None:
         """Remove the certificates and the Lease that the controller created."""
-        own = self.namespace
-        secrets = (api_path("v1", "secrets", own, name) for name in (CA_SECRET, LEAF_SECRET))
-        lease = api_path("coordination.k8s.io/v1", "leases", own, LEASE)
+        namespace = self.namespace
+        secrets = (api_path("v1", "secrets", namespace, name) for name in (CA_SECRET, LEAF_SECRET))
+        lease = api_path("coordination.k8s.io/v1", "leases", namespace, LEASE)
         self._delete("certificates and Lease", [*secrets, lease])
 
     def remove_rest(self) -> None:
@@ -196,7 +201,7 @@ class Removal:
         namespace = api_path("v1", "namespaces", name=self.namespace)
         paths = remnants.rest(self.namespace)
         if not remnants.is_own(self.api, self.namespace):
-            self._delete("policies and RBAC objects", [one for one in paths if one != namespace])
+            self._delete("policies and RBAC objects", [path for path in paths if path != namespace])
             return
         self._delete("policies, namespace and RBAC objects", paths)
         self._wait_until(
@@ -210,9 +215,9 @@ class Removal:
 
     def _clear(self, pod: Pod) -> str:
         """Clear a pod, retrying on conflicts; return the error, if any."""
-        path, found, reason = pod_path(*pod.key), pod, ""
+        path, current_pod, reason = pod_path(*pod.key), pod, ""
         for _ in range(_ATTEMPTS):
-            body = msgspec.json.encode(remnants.clearing(found, self.now_ms()))
+            body = msgspec.json.encode(remnants.clearing(current_pod, self.now_ms()))
             try:
                 self.api.request("PATCH", path, body=body, content_type=JSON_PATCH)
             except ApiStatusError as exc:
@@ -220,29 +225,29 @@ class Removal:
                 if not exc.is_not_found and exc.status not in _CHANGED:
                     return reason
             else:
-                done = "released" if remnants.own(pod.gates) else "changed"
-                self._done(f"pod {remnants.named([pod])} {done}")
+                outcome = "released" if remnants.own(pod.gates) else "changed"
+                self._done(f"pod {remnants.named([pod])} {outcome}")
                 return ""
-            now = listing.one(self.api, path, Pod)
-            if now is None or now.metadata.uid != pod.metadata.uid:
+            latest_pod = listing.one(self.api, path, Pod)
+            if latest_pod is None or latest_pod.metadata.uid != pod.metadata.uid:
                 return ""
-            found = now
+            current_pod = latest_pod
         return reason
 
     def _require_alone(self) -> None:
-        if other := remnants.foreign(self.api, self.namespace):
+        if workload := remnants.foreign(self.api, self.namespace):
             raise CommandError(
-                f"namespace {self.namespace} has {other}, too, which would be deleted with it; "
+                f"namespace {self.namespace} has {workload}, too, which would be deleted with it; "
                 "add --prepare, and then remove Holdfast as it was installed, without the namespace"
             )
 
     def _require_controller(self, why: str, *, otherwise: str) -> None:
-        found: dict[str, Any] | None = listing.one(self.api, self._controller, dict)
-        if found is None and remnants.is_dev_registered(self.api):
+        deployment: dict[str, Any] | None = listing.one(self.api, self._controller, dict)
+        if deployment is None and remnants.is_dev_registered(self.api):
             return  # holdfast dev runs the controller
-        if not (found or {}).get("status", {}).get("availableReplicas"):
+        if not (deployment or {}).get("status", {}).get("availableReplicas"):
             start = installation.start(Runs.NOTHING, self.namespace)
-            if found is not None:
+            if deployment is not None:
                 # restarting, as in installation.start, would leave it at 0 replicas
                 start = (
                     f"start it (kubectl -n {self.namespace} scale deployment {CONTROLLER} "
@@ -252,9 +257,9 @@ class Removal:
                 f"{why}, and no controller is running in {self.namespace}; {start}, or {otherwise}"
             )
 
-    def _delete(self, what: str, paths: Iterable[str]) -> None:
+    def _delete(self, description: str, paths: Iterable[str]) -> None:
         if not self.suffix:
-            terminal.report(f"removing {what}")
+            terminal.report(f"removing {description}")
         for path in paths:
             try:
                 self.api.request("DELETE", path)
@@ -263,11 +268,11 @@ class Removal:
                 if not exc.is_not_found:
                     raise
 
-    def _wait_until(self, done: Callable[[], bool], otherwise: str) -> None:
+    def _wait_until(self, is_done: Callable[[], bool], problem: str) -> None:
         deadline = time.monotonic() + self.timeout
-        while not self.suffix and not done():
+        while not self.suffix and not is_done():
             if time.monotonic() > deadline:
-                raise CommandError(f"after {self.timeout:.0f} s {otherwise}")
+                raise CommandError(f"after {self.timeout:.0f} s {problem}")
             time.sleep(_POLL)
 
     def _done(self, text: str) -> None:

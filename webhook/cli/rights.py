@@ -19,8 +19,8 @@ def allowed(api: Api, attributes: dict[str, str], user: str = "") -> bool:
     spec = {"resourceAttributes": attributes, **({"user": user} if user else {})}
     review = {"apiVersion": "authorization.k8s.io/v1", "kind": kind, "spec": spec}
     path = f"/apis/authorization.k8s.io/v1/{kind.lower()}s"
-    answer = api.request("POST", path, body=msgspec.json.encode(review))
-    return bool(listing.decoded(answer, path, safe_json.ANY).get("status", {}).get("allowed"))
+    response = api.request("POST", path, body=msgspec.json.encode(review))
+    return bool(listing.decoded(response, path, safe_json.ANY).get("status", {}).get("allowed"))
 
 
 def require_freezing(api: Api, namespace: str) -> None:
@@ -33,12 +33,12 @@ def require_freezing(api: Api, namespace: str) -> None:
         )
 
 
-def require(api: Api, namespace: str, what: str, verb: str, role: str) -> None:
+def require(api: Api, namespace: str, action: str, verb: str, role: str) -> None:
     """Check the permission for a verb on holds, even without a guard. Raises CommandError."""
     group, resource = RELEASE_GROUP, RELEASE_RESOURCE
     attributes = {"namespace": namespace, "verb": verb, "group": group, "resource": resource}
     if not allowed(api, attributes):
         raise CommandError(
-            f"you may not {what} in namespace {namespace}: the verb {verb!r} on "
+            f"you may not {action} in namespace {namespace}: the verb {verb!r} on "
             f"{resource}.{group} is missing; ask an admin to bind the ClusterRole {role}"
         )

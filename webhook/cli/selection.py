@@ -29,8 +29,8 @@ class PodChoice(options.Scope):
 
     def __post_init__(self) -> None:
         if bool(self.names) == bool(self.selector):
-            either = "give pods, TYPE/NAME or a selector with -l"
-            raise click.UsageError(f"{either}, not both" if self.names else either)
+            message = "give pods, TYPE/NAME or a selector with -l"
+            raise click.UsageError(f"{message}, not both" if self.names else message)
         if self.names and self.all_namespaces:
             raise click.UsageError("-A cannot be combined with names")
 
@@ -76,10 +76,12 @@ class PodAction:
             click.echo(f"No {self.what} selected; nothing was {self.done}.", err=True)
             return
         total = len(pods) + len(problems)
-        if len(pods) > sum(each.is_pod for each in choice.names) + 1 and not (choice.yes or suffix):
-            shown = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods]
+        if len(pods) > sum(target.is_pod for target in choice.names) + 1 and not (
+            choice.yes or suffix
+        ):
+            names = [f"{pod.metadata.namespace}/{pod.metadata.name}" for pod in pods]
             question = f"{self.verb.capitalize()} {len(pods)} pods now?"
-            terminal.confirm(question, shown, can_ask=sys.stdin.isatty())
+            terminal.confirm(question, names, can_ask=sys.stdin.isatty())
         for pod in pods:
             text, problem = self.write(pod)
             if problem:
@@ -97,18 +99,18 @@ class PodAction:
         """Return the named pods to change, and a problem for each other target."""
         problems: list[str] = []
         pods: dict[ObjectKey, PodWithStatus] = {}
-        for each in choice.names:
+        for target in choice.names:
             try:
-                found = each.pods(cluster, cluster.namespace, PodWithStatus)
+                target_pods = target.pods(cluster, cluster.namespace, PodWithStatus)
             except CommandError as exc:
                 problems.append(str(exc))
                 continue
-            concerned = {pod.key: pod for pod in found if self.concerns(pod)}
+            concerned = {pod.key: pod for pod in target_pods if self.concerns(pod)}
             pods |= concerned
-            if each.is_pod and not concerned:
-                problems.append(self.unconcerned(found[0]))
+            if target.is_pod and not concerned:
+                problems.append(self.unconcerned(target_pods[0]))
             elif not concerned:
-                place = f"{each.kind} {each.name} in namespace {cluster.namespace}"
-                counted = table.counted(len(found), "pod")
-                problems.append(f"{place} has no {self.what}; it has {counted}")
+                description = f"{target.kind} {target.name} in namespace {cluster.namespace}"
+                count = table.counted(len(target_pods), "pod")
+                problems.append(f"{description} has no {self.what}; it has {count}")
         return [*pods.values()], problems

@@ -43,10 +43,10 @@ class Process:
 
     def arguments(self) -> list[str]:
         """Return configuration and logging as command-line arguments."""
-        found = ["--log-level", self.log_level, "--log-format", self.log_format]
+        flags = ["--log-level", self.log_level, "--log-format", self.log_format]
         for name in self.disable_plugin:
-            found += ["--disable-plugin", name]
-        return [*found, "--config", str(self.config_path)] if self.config_path else found
+            flags += ["--disable-plugin", name]
+        return [*flags, "--config", str(self.config_path)] if self.config_path else flags
 
 
 DISABLE_PLUGIN = click.option(

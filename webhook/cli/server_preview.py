@@ -23,7 +23,9 @@ DECIDED: Mapping[str, tuple[str, ...]] = {
 }
 """The pod fields that Holdfast may write; others are omitted."""
 
-_DEFAULTED = [json_patch.write_toleration(one) for one in json_patch.DEFAULT_TOLERATIONS]
+_DEFAULTED = [
+    json_patch.write_toleration(toleration) for toleration in json_patch.DEFAULT_TOLERATIONS
+]
 """Tolerations that the admission plugin DefaultTolerationSeconds adds to every pod."""
 _BAD_PATCH = "failed to create typed patch object"
 """The message of the API server's status 500 for an apply with an unknown field."""
@@ -40,46 +42,50 @@ class ServerPreview:
 
     def preview(self, document: Document) -> Sequence[Preview]:
         """Return previews of a pod or of each template of a workload. Raises ClusterError."""
-        made = Preview(previews.described(document, self.namespace))
+        result = Preview(previews.described(document, self.namespace))
         namespace = str((document.get("metadata") or {}).get("namespace") or self.namespace)
         if previews.is_known(document):
-            made = self._workload(made, document, namespace)
-            if made.refusals or document.get("kind") in workloads.VM_KINDS:
-                return [made]
+            result = self._workload(result, document, namespace)
+            if result.refusals or document.get("kind") in workloads.VM_KINDS:
+                return [result]
         elif document.get("kind") != "Pod":
-            made = replace(made, warnings=[previews.unknown_kind(document)])
-        found, shown = previews.templates(document), []
-        for path, before in found:
-            of_template = replace(made, what=previews.named(made.what, path, found))
-            shown.append(self._pod(of_template, document, before, namespace))
-            made = replace(made, warnings=[])
-        return shown
+            result = replace(result, warnings=[previews.unknown_kind(document)])
+        templates, results = previews.templates(document), []
+        for path, template in templates:
+            template_result = replace(result, what=previews.named(result.what, path, templates))
+            results.append(self._pod(template_result, document, template, namespace))
+            result = replace(result, warnings=[])
+        return results
 
-    def _workload(self, made: Preview, document: Document, namespace: str) -> Preview:
+    def _workload(self, result: Preview, document: Document, namespace: str) -> Preview:
         self.warned.clear()
         try:
             self._apply(document, namespace)
         except ApiStatusError as exc:
-            return _refused(replace(made, warnings=self.warned[:]), exc)
-        return replace(made, warnings=[*dict.fromkeys(self.warned)])
+            return _refused(replace(result, warnings=self.warned[:]), exc)
+        return replace(result, warnings=[*dict.fromkeys(self.warned)])
 
-    def _pod(self, made: Preview, document: Document, before: Document, namespace: str) -> Preview:
+    def _pod(
+        self, result: Preview, document: Document, template: Document, namespace: str
+    ) -> Preview:
         self.warned.clear()
-        pod = before if document.get("kind") == "Pod" else previews.pod_of(document, before)
+        pod = template if document.get("kind") == "Pod" else previews.pod_of(document, template)
         path = api_path("v1", "pods", namespace)
         try:
             stored = safe_json.decode(safe_json.ANY, self._send("POST", path, _anonymous(pod), {}))
         except ApiStatusError as exc:
-            return _refused(replace(made, warnings=made.warnings or self.warned[:]), exc)
+            return _refused(replace(result, warnings=result.warnings or self.warned[:]), exc)
         if not previews.is_known(document):  # else the workload's are included
-            made = replace(made, warnings=[*made.warnings, *dict.fromkeys(self.warned)])
-        return replace(made, before=decided(before), after=decided(stored))
+            result = replace(result, warnings=[*result.warnings, *dict.fromkeys(self.warned)])
+        return replace(result, before=decided(template), after=decided(stored))
 
     def _apply(self, document: Document, namespace: str) -> None:
         version, kind = str(document.get("apiVersion", "")), document.get("kind")
         group = version.rpartition("/")[0]
         plural = next(
-            one.name for one in workloads.RESOURCES if (one.group, one.kind) == (group, kind)
+            resource.name
+            for resource in workloads.RESOURCES
+            if (resource.group, resource.kind) == (group, kind)
         )
         name = str(previews.metadata_of(document).get("name") or "preview")
         path = api_path(version, plural, namespace, name)
@@ -93,33 +99,37 @@ class ServerPreview:
         )
 
 
-def _refused(made: Preview, exc: ApiStatusError) -> Preview:
+def _refused(result: Preview, exc: ApiStatusError) -> Preview:
     """Return the preview with the API server's rejection. Re-raises any other error."""
     if exc.status in {400, 403, 422} or _BAD_PATCH in str(exc):
-        return replace(made, refusals=[str(exc)])
+        return replace(result, refusals=[str(exc)])
     raise exc
 
 
 def decided(pod: Document) -> Document:
     """Return the fields that Holdfast may write, sorted, without the defaults of every pod."""
-    kept: dict[str, Any] = {}
+    result: dict[str, Any] = {}
     for part, fields in DECIDED.items():
-        found = pod.get(part) or {}
-        chosen = {field: _ordered(found[field]) for field in fields if found.get(field)}
-        if chosen.get("schedulerName") == DEFAULT_SCHEDULER:
-            del chosen["schedulerName"]
-        tolerations = [one for one in chosen.pop("tolerations", ()) if one not in _DEFAULTED]
-        chosen |= {"tolerations": tolerations} if tolerations else {}
-        if chosen:
-            kept[part] = chosen
-    return kept
+        source = pod.get(part) or {}
+        values = {field: _ordered(source[field]) for field in fields if source.get(field)}
+        if values.get("schedulerName") == DEFAULT_SCHEDULER:
+            del values["schedulerName"]
+        tolerations = [
+            toleration
+            for toleration in values.pop("tolerations", ())
+            if toleration not in _DEFAULTED
+        ]
+        values |= {"tolerations": tolerations} if tolerations else {}
+        if values:
+            result[part] = values
+    return result
 
 
 def _ordered(value: Any) -> Any:
     """Return the value with sorted keys, as the API server sorts annotations."""
     if isinstance(value, dict):
         return {key: _ordered(value[key]) for key in sorted(value, key=str)}
-    return [_ordered(one) for one in value] if isinstance(value, list) else value
+    return [_ordered(item) for item in value] if isinstance(value, list) else value
 
 
 def _anonymous(pod: Document) -> Document:
@@ -131,6 +141,6 @@ def _anonymous(pod: Document) -> Document:
     owners = metadata.get("ownerReferences") or ()
     for field in ("name", "ownerReferences", "namespace"):
         metadata.pop(field, None)
-    if kept := [one for one in owners if one.get("kind") == "DaemonSet"]:
-        metadata["ownerReferences"] = kept
+    if daemon_sets := [owner for owner in owners if owner.get("kind") == "DaemonSet"]:
+        metadata["ownerReferences"] = daemon_sets
     return {**pod, "metadata": {**metadata, "generateName": "preview-"}}

@@ -33,10 +33,10 @@ Examples:
 def _vm_name(_ctx: click.Context, _param: click.Parameter, value: str) -> str:
     """Return the name in NAME or vm/NAME. Raises BadParameter for other types."""
     kind, slash, _ = value.rpartition("/")
-    found = targets.parse(value if slash else f"vm/{value}")
-    if not found.is_vm:
+    named_target = targets.parse(value if slash else f"vm/{value}")
+    if not named_target.is_vm:
         raise click.BadParameter(f"{kind} is not a VM: give the name of a VM, or vm/NAME")
-    return found.name
+    return named_target.name
 
 
 @commands.group(epilog=EXAMPLES)
@@ -60,18 +60,18 @@ def list_vms(
     time = listing.Time()
     cluster = target.connect(time.observe)
     namespace = scope.within(cluster)
-    read = vm_records.machines(cluster, installed, scope)
-    found = [sticky_vms.described(*each) for each in read]
-    _warn_of_mismatch(cluster, [args for _, _, args in read])
+    entries = vm_records.machines(cluster, installed, scope)
+    vms = [sticky_vms.described(*entry) for entry in entries]
+    _warn_of_mismatch(cluster, [args for _, _, args in entries])
     now_ms = time.now_ms()
     view: View[StickyVm] = View(
         "StickyVM",
         "virtualmachine.kubevirt.io",
         head=lambda wide: sticky_vms.HEAD_WIDE if wide else sticky_vms.HEAD,
-        row=lambda one, wide: sticky_vms.row(one, now_ms, wide=wide),
+        row=lambda vm, wide: sticky_vms.row(vm, now_ms, wide=wide),
         document=sticky_vms.document,
     )
-    printing.write(found, view, namespace)
+    printing.write(vms, view, namespace)
 
 
 @sticky.command(epilog="Example: holdfast sticky show db -n shop")
@@ -84,14 +84,14 @@ def show(*, vm: str, installed: options.Installed, target: options.Target) -> No
     find_args = vm_records.args_for(cluster, installed)
     machine, vmi = vm_records.machine(cluster, cluster.namespace, vm)
     args = find_args(sticky_vms.next_pod(machine, vmi))
-    one = sticky_vms.described(machine, vmi, args)
-    node = _state_for(cluster, one.node, machine) if one.node else None
+    sticky_vm = sticky_vms.described(machine, vmi, args)
+    node = _state_for(cluster, sticky_vm.node, machine) if sticky_vm.node else None
     title = f"VM {machine.metadata.namespace}/{vm}"
     required = args is not None and args.affinity == "required"
-    shown = sticky_vms.shown(one, node, required=required)
-    if args is not None and one.runs_on != one.node:
-        shown += filter(None, [nodes.recreated(cluster, machine, args)])
-    lines = [(f"  {line}", "") for line in shown]
+    texts = sticky_vms.shown(sticky_vm, node, required=required)
+    if args is not None and sticky_vm.runs_on != sticky_vm.node:
+        texts += filter(None, [nodes.recreated(cluster, machine, args)])
+    lines = [(f"  {line}", "") for line in texts]
     terminal.write([(title, "bold"), *lines])
     _warn_of_mismatch(cluster, [args])
 
@@ -108,9 +108,9 @@ def set_node(*, vm: str, node: str, installed: options.Installed, target: option
     record = vm_records.VmRecord(cluster, installed, vm)
     _existing(cluster, node)
     record.write(node)
-    loose = sticky_vms.loose(record.vm, record.args)
-    if loose:
-        text = f"{node} is recorded for VM {record.name}, which is not sticky: {loose}{suffix}"
+    reason = sticky_vms.loose(record.vm, record.args)
+    if reason:
+        text = f"{node} is recorded for VM {record.name}, which is not sticky: {reason}{suffix}"
         terminal.write([(text, "yellow")])
     else:
         terminal.write([(f"VM {record.name} returns to {node} at its next start{suffix}", "green")])
@@ -155,28 +155,28 @@ def move(
     """
     cluster = target.connect()
     state = _existing(cluster, new)
-    read = vm_records.machines(cluster, installed, scope)
-    found = [
+    entries = vm_records.machines(cluster, installed, scope)
+    moves = [
         (vm, args, sticky_vms.waiting_start(vm, vmi))
-        for vm, vmi, args in read
+        for vm, vmi, args in entries
         if args is not None and sticky_policy.recorded_node(vm, args) == old
     ]
-    for args in {args.node_annotation: args for _, args, _ in found}.values():
+    for args in {args.node_annotation: args for _, args, _ in moves}.values():
         vm_records.require_heard(cluster, args)
-    if not found:
+    if not moves:
         click.echo(f"No VM returns to {old}; nothing was changed.", err=True)
         return
     if not yes and not target.suffix:
-        names = ["/".join(vm.key) for vm, _, _ in found]
-        question = f"Move {table.counted(len(found), 'VM')} from {old} to {new}?"
+        names = ["/".join(vm.key) for vm, _, _ in moves]
+        question = f"Move {table.counted(len(moves), 'VM')} from {old} to {new}?"
         terminal.confirm(question, names, can_ask=sys.stdin.isatty())
-    failed = [
-        vm for vm, args, _ in found if not _move(cluster, vm, new, args, suffix=target.suffix)
+    failed_vms = [
+        vm for vm, args, _ in moves if not _move(cluster, vm, new, args, suffix=target.suffix)
     ]
-    _warn(*(waiting for _, _, waiting in found))
+    _warn(*(warning for _, _, warning in moves))
     _warn_of(state)
-    if failed:
-        count = f"{len(failed)} of {table.counted(len(found), 'VM')}"
+    if failed_vms:
+        count = f"{len(failed_vms)} of {table.counted(len(moves), 'VM')}"
         raise CommandError(f"{count} could not be moved; run this command again")
 
 
@@ -194,9 +194,9 @@ def _move(api: Api, vm: TemplatedMachine, node: str, args: StickyArgs, *, suffix
     return True
 
 
-def _warn_of_mismatch(api: Api, followed: Iterable[StickyArgs | None]) -> None:
+def _warn_of_mismatch(api: Api, arguments: Iterable[StickyArgs | None]) -> None:
     """Warn if this configuration differs from the cluster's."""
-    by_key = {args.node_annotation: args for args in followed if args}
+    by_key = {args.node_annotation: args for args in arguments if args}
     _warn(*(vm_records.mismatch(api, args) for args in by_key.values()), err=True)
 
 

@@ -73,8 +73,8 @@ class NamedTarget:
     def pods(self, api: Api, namespace: str, kind: type[_Pod]) -> list[_Pod]:
         """Return the target's pods, as objects of `kind`. Raises CommandError if it is missing."""
         if self.is_pod:
-            found = listing.one(api, pod_path(namespace, self.name), kind)
-            return [found or self._missing(api, namespace)]
+            named_pod = listing.one(api, pod_path(namespace, self.name), kind)
+            return [named_pod or self._missing(api, namespace)]
         try:
             owner = listing.one(api, self.path(namespace), dict[str, Any])
             owner = owner or self._missing(api, namespace)
@@ -87,30 +87,36 @@ class NamedTarget:
         selector = kubevirt.LAUNCHERS if self.is_vm else _selector(owner["spec"]["selector"])
         query = {"labelSelector": selector}
         owners = {owner["metadata"]["uid"]}
-        if between := _BETWEEN.get(self.kind):
-            path = NamedTarget(between, "").path(namespace)
-            named = {"fieldSelector": f"metadata.name={self.name}"}  # a VMI has its VM's name
-            middle = listing.objects(api, path, ApiObject, named if self.is_vm else query)
-            owners = {each.metadata.uid for each in middle if _controller(each) in owners}
+        if owner_kind := _BETWEEN.get(self.kind):
+            path = NamedTarget(owner_kind, "").path(namespace)
+            name_query = {"fieldSelector": f"metadata.name={self.name}"}  # a VMI has its VM's name
+            candidates = listing.objects(api, path, ApiObject, name_query if self.is_vm else query)
+            owners = {
+                candidate.metadata.uid
+                for candidate in candidates
+                if _controller(candidate) in owners
+            }
         # labels are not enough: anyone who can create pods can set them
         pods = listing.objects(api, listing.pods_path(namespace), kind, query)
         return [pod for pod in pods if _controller(pod) in owners]
 
     def _missing(self, api: Api, namespace: str) -> NoReturn:
         """Raise CommandError, suggesting a workload of the same name or a kubectl command."""
-        other = self.is_pod and _workload_of_name(api, namespace, self.name)
+        suggestion = self.is_pod and _workload_of_name(api, namespace, self.name)
         cure = (
-            f"did you mean {other}?" if other else f"see kubectl get {self.plural} -n {namespace}"
+            f"did you mean {suggestion}?"
+            if suggestion
+            else f"see kubectl get {self.plural} -n {namespace}"
         )
         raise CommandError(f"{self.kind} {namespace}/{self.name} not found; {cure}")
 
 
 def _workload_of_name(api: Api, namespace: str, name: str) -> str:
     """Return the TYPE/NAME of a workload with this name; empty if none can be read."""
-    for each in (NamedTarget(kind, name) for kind in _TYPES if kind != _POD):
+    for workload in (NamedTarget(kind, name) for kind in _TYPES if kind != _POD):
         with suppress(ApiStatusError):
-            if listing.one(api, each.path(namespace), msgspec.Raw) is not None:
-                return f"{each.kind}/{name}"
+            if listing.one(api, workload.path(namespace), msgspec.Raw) is not None:
+                return f"{workload.kind}/{name}"
     return ""
 
 
@@ -124,10 +130,10 @@ def parse_all(texts: Sequence[str]) -> list[NamedTarget]:
 
 def parse(text: str) -> NamedTarget:
     """Parse a pod name or TYPE/NAME. Raises CommandError."""
-    written, slash, name = text.rpartition("/")
+    type_name, slash, name = text.rpartition("/")
     if not slash:
         return NamedTarget(_POD, text)
-    kind = _BY_NAME.get(written.lower().partition(".")[0])
+    kind = _BY_NAME.get(type_name.lower().partition(".")[0])
     if kind is None or not name:
         raise CommandError(
             f"{text}: give the name of a pod, or TYPE/NAME with one of the types "
@@ -136,10 +142,10 @@ def parse(text: str) -> NamedTarget:
     return NamedTarget(kind, name)
 
 
-def _controller(one: ApiObject) -> str:
+def _controller(obj: ApiObject) -> str:
     """Return the UID of an object's controller; empty if it has none."""
-    owners = one.metadata.owner_references or ()
-    return next((each.uid for each in owners if each.controller), "")
+    owners = obj.metadata.owner_references or ()
+    return next((owner.uid for owner in owners if owner.controller), "")
 
 
 def _selector(selector: Mapping[str, Any]) -> str:
@@ -147,10 +153,10 @@ def _selector(selector: Mapping[str, Any]) -> str:
     if not {"matchLabels", "matchExpressions"} & selector.keys():
         return ",".join(f"{key}={value}" for key, value in selector.items())
     parts = [f"{key}={value}" for key, value in (selector.get("matchLabels") or {}).items()]
-    for one in selector.get("matchExpressions") or ():
-        test, key = one["operator"], one["key"]
-        if test in _OPERATORS:
-            parts.append(f"{key} {_OPERATORS[test]} ({','.join(one['values'])})")
+    for requirement in selector.get("matchExpressions") or ():
+        operator, key = requirement["operator"], requirement["key"]
+        if operator in _OPERATORS:
+            parts.append(f"{key} {_OPERATORS[operator]} ({','.join(requirement['values'])})")
         else:
-            parts.append(key if test == "Exists" else f"!{key}")
+            parts.append(key if operator == "Exists" else f"!{key}")
     return ",".join(parts)

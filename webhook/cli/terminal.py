@@ -78,15 +78,15 @@ def table(
 ) -> list[Styled]:
     """Return a table as styled lines."""
     cells = [[messages.shorten(messages.escape(cell), _CELL) for cell in row] for row in rows]
-    first, *others = tables.lines(head, cells)
-    styled = [(line, style(number)) for number, line in enumerate(others)]
-    return styled if headless else [(first, "bold"), *styled]
+    header, *lines = tables.lines(head, cells)
+    styled = [(line, style(number)) for number, line in enumerate(lines)]
+    return styled if headless else [(header, "bold"), *styled]
 
 
 def write_text(text: str) -> None:
     """Write text; on a terminal, escape control characters except newlines and tabs."""
     if sys.stdout.isatty():
-        text = re.sub(r"[^\n\t]+", lambda part: messages.escape(part[0]), text)
+        text = re.sub(r"[^\n\t]+", lambda match: messages.escape(match[0]), text)
     click.echo(text, nl=False, color=True)
 
 

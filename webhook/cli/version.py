@@ -42,11 +42,11 @@ def version(*, client: bool, own: str, output: str | None, target: options.Targe
         terminal.write([(warning, "")], err=True)
 
 
-def _of_the_cluster(target: options.Target, own: str) -> dict[str, str]:
+def _of_the_cluster(target: options.Target, namespace: str) -> dict[str, str]:
     cluster = target.connect()
-    answer = listing.read(cluster, "/version", dict[str, Any])
-    version = str(answer.get("gitVersion", "unknown"))
-    return {**_installed(cluster, own), "kubernetes": version}
+    response = listing.read(cluster, "/version", dict[str, Any])
+    version = str(response.get("gitVersion", "unknown"))
+    return {**_installed(cluster, namespace), "kubernetes": version}
 
 
 def _write(versions: dict[str, str], output: str | None) -> None:
@@ -63,25 +63,27 @@ def _installed(api: Api, namespace: str) -> dict[str, str]:
     """Return the version and image of the admission server, if the user may read them."""
     path = api_path("apps/v1", "deployments", namespace, "holdfast-webhook")
     try:
-        found = listing.one(api, path, dict)
+        deployment = listing.one(api, path, dict)
     except ApiStatusError as exc:
         if not exc.is_refused:
             raise
         return {"installed": f"unknown, no permission to read namespace {namespace}"}
-    if found is None:
+    if deployment is None:
         return {"installed": f"{_NOT_INSTALLED} in namespace {namespace}"}
-    container = found["spec"]["template"]["spec"]["containers"][0]
-    labels = found["metadata"].get("labels", {})
+    container = deployment["spec"]["template"]["spec"]["containers"][0]
+    labels = deployment["metadata"].get("labels", {})
     return {"installed": labels.get(_LABEL, "unknown"), "image": container["image"]}
 
 
 def skew(command: str, installed: str) -> str:
     """Return a warning if two versions are too far apart; empty if not, or if one is unknown."""
-    pairs = [re.match(r"(\d+)\.(\d+)\.", text) for text in (command, installed)]
-    if None in pairs:
+    matches = [re.match(r"(\d+)\.(\d+)\.", text) for text in (command, installed)]
+    if None in matches:
         return ""
-    (major, minor), (other, theirs) = ((int(one[1]), int(one[2])) for one in pairs if one)
-    if major == other and abs(minor - theirs) <= 1:
+    (major, minor), (other_major, other_minor) = (
+        (int(match[1]), int(match[2])) for match in matches if match
+    )
+    if major == other_major and abs(minor - other_minor) <= 1:
         return ""
     return (
         f"this command is {command}, and the installation is {installed}: use versions that are "

@@ -65,9 +65,9 @@ def write(api: Api, vm: VirtualMachine, change: dict[str, Any]) -> None:
 def machine(api: Api, namespace: str, name: str) -> tuple[TemplatedMachine, Instance | None]:
     """Return a VM, and the VMI of its name or None. Raises CommandError or ClusterError."""
     with _kubevirt_required():
-        found = listing.one(api, kubevirt.vm_path(namespace, name), TemplatedMachine)
-        if found is not None:
-            return found, listing.one(api, kubevirt.vmi_path(namespace, name), Instance)
+        vm = listing.one(api, kubevirt.vm_path(namespace, name), TemplatedMachine)
+        if vm is not None:
+            return vm, listing.one(api, kubevirt.vmi_path(namespace, name), Instance)
     raise CommandError(f"VM {namespace}/{name} not found; see holdfast sticky list -n {namespace}")
 
 
@@ -79,17 +79,17 @@ def machines(
     paths = kubevirt.vm_path(namespace, ""), kubevirt.vmi_path(namespace, "")
     query = {"labelSelector": scope.selector}
     with _kubevirt_required():
-        machines = [*listing.objects(cluster, paths[0], TemplatedMachine, query)]
+        vms = [*listing.objects(cluster, paths[0], TemplatedMachine, query)]
         instances = listing.objects(cluster, paths[1], Instance)
-        running = {one.key: one for one in instances}
-    both = [(vm, running.get(vm.key)) for vm in machines]
-    return [(vm, vmi, find_args(sticky_vms.next_pod(vm, vmi))) for vm, vmi in both]
+        vmis_by_key = {vmi.key: vmi for vmi in instances}
+    pairs = [(vm, vmis_by_key.get(vm.key)) for vm in vms]
+    return [(vm, vmi, find_args(sticky_vms.next_pod(vm, vmi))) for vm, vmi in pairs]
 
 
 def require_heard(api: Api, args: StickyArgs) -> None:
     """Check that the cluster reads the node annotation. Raises CommandError if it does not."""
-    if unheard := mismatch(api, args):
-        raise CommandError(unheard)
+    if warning := mismatch(api, args):
+        raise CommandError(warning)
 
 
 def mismatch(api: Api, args: StickyArgs) -> str:
@@ -99,19 +99,21 @@ def mismatch(api: Api, args: StickyArgs) -> str:
     """
     path = configurations.path("validating", "").rstrip("/")
     try:
-        found = [*listing.objects(api, path, dict[str, Any], {"labelSelector": LABEL})]
+        webhook_configurations = [
+            *listing.objects(api, path, dict[str, Any], {"labelSelector": LABEL})
+        ]
     except ApiStatusError as exc:
         if exc.status != 403:
             raise
         return ""
     expressions = [
         condition.get("expression", "")
-        for configuration in found
+        for configuration in webhook_configurations
         for webhook in configuration.get("webhooks") or ()
         for condition in webhook.get("matchConditions") or ()
     ]
     key = args.node_annotation
-    if not expressions or any(cel.string(key) in one for one in expressions):
+    if not expressions or any(cel.string(key) in expression for expression in expressions):
         return ""
     return f"Holdfast in this cluster does not read annotation {key} of VMs; {_CURE}"
 

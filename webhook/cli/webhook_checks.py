@@ -33,65 +33,69 @@ Document = dict[str, Any]
 def registered(api: Api) -> list[tuple[str, Document]]:
     """Return the registered webhook configurations, each with its kind."""
     return [
-        (kind, one)
+        (kind, configuration)
         for kind in ("mutating", "validating")
-        for one in listing.objects(
+        for configuration in listing.objects(
             api, configurations.path(kind, "").rstrip("/"), dict, {"labelSelector": LABEL}
         )
     ]
 
 
-def webhooks(api: Api, found: list[tuple[str, Document]]) -> list[Finding]:
-    """Check the configurations, and append them to `found`; the manifests have no webhooks."""
-    found += registered(api)
-    return [diagnosis.webhooks([kind for kind, one in found if one.get("webhooks")])]
+def webhooks(api: Api, registrations: list[tuple[str, Document]]) -> list[Finding]:
+    """Check the configurations, and append them to `registrations`; manifests have no webhooks."""
+    registrations += registered(api)
+    return [
+        diagnosis.webhooks(
+            [kind for kind, configuration in registrations if configuration.get("webhooks")]
+        )
+    ]
 
 
-def clients(found: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
+def clients(registrations: Sequence[tuple[str, Document]]) -> Iterator[tuple[str, Document]]:
     """Yield the name and the clientConfig of each webhook."""
-    for kind, configuration in found:
+    for kind, configuration in registrations:
         for webhook in configuration.get("webhooks") or ():
             yield f"{webhook.get('name', '')} ({kind})", webhook.get("clientConfig") or {}
 
 
-def namespaces(called: Iterable[tuple[str, Document]]) -> list[str]:
+def namespaces(client_configs: Iterable[tuple[str, Document]]) -> list[str]:
     """Return the namespaces of the Services that the API server calls."""
-    services = (client.get("service") for _, client in called)
-    return sorted({str(one.get("namespace", "")) for one in services if one})
+    services = (client.get("service") for _, client in client_configs)
+    return sorted({str(service.get("namespace", "")) for service in services if service})
 
 
 def judged(
     api: Api,
-    called: Sequence[tuple[str, Document]],
+    client_configs: Sequence[tuple[str, Document]],
     states: Sequence[DeploymentState],
     now_ms: int,
 ) -> Iterator[Finding]:
     """Check the CAs of the webhooks, and the servers and certificates at their addresses."""
-    yield from _bundles(called, now_ms)
-    for client in _addresses(called):
+    yield from _bundles(client_configs, now_ms)
+    for client in _addresses(client_configs):
         yield from _endpoint(api, client, states, now_ms)
 
 
-def _bundles(called: Sequence[tuple[str, Document]], now_ms: int) -> Iterator[Finding]:
+def _bundles(client_configs: Sequence[tuple[str, Document]], now_ms: int) -> Iterator[Finding]:
     """Check the CAs of each distinct bundle, reported under its first webhook."""
-    seen: set[str] = set()
-    for name, client in called:
+    bundles: set[str] = set()
+    for name, client in client_configs:
         text = str(client.get("caBundle") or "")
-        if text not in seen:
-            seen.add(text)
+        if text not in bundles:
+            bundles.add(text)
             expiries = [_expiry(pem) for pem in _CERTIFICATE.findall(_decoded(text))]
             for number, not_after in enumerate(expiries or [None], 1):
                 yield diagnosis.ca(name, number, not_after, now_ms)
 
 
-def _addresses(called: Sequence[tuple[str, Document]]) -> list[Document]:
-    found: dict[str, Document] = {}
-    for _, client in called:
+def _addresses(client_configs: Sequence[tuple[str, Document]]) -> list[Document]:
+    by_address: dict[str, Document] = {}
+    for _, client in client_configs:
         service = client.get("service") or {}
         url = urlsplit(str(client.get("url") or ""))
         address = f"{service.get('namespace')}/{service.get('name')}" if service else url.netloc
-        found.setdefault(address, client)
-    return [*found.values()]
+        by_address.setdefault(address, client)
+    return [*by_address.values()]
 
 
 def _endpoint(
@@ -133,16 +137,18 @@ def _by_url(address: str, bundle: bytes, now_ms: int) -> Iterator[Finding]:
 
 def _served(address: str, pem: bytes, bundle: bytes, now_ms: int) -> Iterator[Finding]:
     trusted = authority.issued_by(pem, bundle)
-    issued = [one.issued_at.timestamp() * 1_000 for one in authority.read_all(bundle)]
-    rotates = any(now_ms - at_ms < ROTATION_MS for at_ms in issued)
+    issue_times = [
+        certificate.issued_at.timestamp() * 1_000 for certificate in authority.read_all(bundle)
+    ]
+    rotates = any(now_ms - at_ms < ROTATION_MS for at_ms in issue_times)
     return diagnosis.served(address, _expiry(pem), now_ms, trusted=trusted, rotates=rotates)
 
 
 def _ready(api: Api, namespace: str, service: str) -> int:
     return sum(
         (endpoint.get("conditions") or {}).get("ready") is not False
-        for each in replicas.slices(api, namespace, service)
-        for endpoint in each.get("endpoints") or ()
+        for endpoint_slice in replicas.slices(api, namespace, service)
+        for endpoint in endpoint_slice.get("endpoints") or ()
     )
 
 

@@ -162,28 +162,38 @@ def content(path: Path) -> bytes:
 
 
 def without(
-    configuration: Configuration, names: Sequence[str], known: Collection[str], *, source: str
+    configuration: Configuration,
+    names: Sequence[str],
+    plugin_names: Collection[str],
+    *,
+    source: str,
 ) -> Configuration:
     """Return a configuration with plugins disabled, because the installation lacks their rights.
 
     Raises ConfigurationError, which names `source`, if a profile names a disabled plugin: its
     author would not notice that the plugin does not run.
     """
-    check_names(names, known, DISABLE_PLUGIN)
+    check_names(names, plugin_names, DISABLE_PLUGIN)
     profiles = []
     for index, profile in enumerate(configuration.profiles):
-        asked = [
-            *((f"plugins.enabled[{n}]", one.name) for n, one in enumerate(profile.plugins.enabled)),
-            *((f"pluginConfig[{n}]", one.name) for n, one in enumerate(profile.plugin_config)),
+        mentions = [
+            *(
+                (f"plugins.enabled[{n}]", plugin.name)
+                for n, plugin in enumerate(profile.plugins.enabled)
+            ),
+            *(
+                (f"pluginConfig[{n}]", plugin.name)
+                for n, plugin in enumerate(profile.plugin_config)
+            ),
         ]
-        for where, name in asked:
+        for where, name in mentions:
             if name in names:
                 raise ConfigurationError(
                     f"{source}: profiles[{index}].{where}.name: {name!r} is disabled by "
                     f"{DISABLE_PLUGIN}: {_FIXES.get(name, _REMOVE_ONE)}"
                 )
-        listed = {plugin.name for plugin in profile.plugins.disabled}
-        disabled = [PluginName(name) for name in names if name not in listed]
+        disabled_names = {plugin.name for plugin in profile.plugins.disabled}
+        disabled = [PluginName(name) for name in names if name not in disabled_names]
         plugins = msgspec.structs.replace(
             profile.plugins, disabled=[*profile.plugins.disabled, *disabled]
         )
@@ -202,10 +212,10 @@ def parse(text: bytes, source: str) -> Configuration:
         document = yaml.load(text, StrictLoader)  # noqa: S506 - a SafeLoader, made stricter
     except safe_yaml.MISTAKES as exc:
         raise ConfigurationError(f"{source}: {INVALID_YAML}{messages.one_line(exc)}") from None
-    made = read(document, source)
+    configuration = read(document, source)
     if (version := document["apiVersion"]) in DEPRECATED_VERSIONS:
         _log.warning("%s: apiVersion %s is deprecated: use %s", source, version, API_VERSION)
-    return made
+    return configuration
 
 
 def read(document: Any, source: str) -> Configuration:
@@ -220,29 +230,29 @@ def read(document: Any, source: str) -> Configuration:
         raise ConfigurationError(
             f"{source}: unknown field 'config': in Helm values, check the part under config: alone"
         )
-    for key, wanted in (("apiVersion", API_VERSION), ("kind", KIND)):
+    for key, expected in (("apiVersion", API_VERSION), ("kind", KIND)):
         if key not in document:
-            raise ConfigurationError(f"{source}: {key}: is missing: add '{key}: {wanted}'")
-        if document.get(key) != wanted:
+            raise ConfigurationError(f"{source}: {key}: is missing: add '{key}: {expected}'")
+        if document.get(key) != expected:
             raise ConfigurationError(
-                f"{source}: {key}: {document.get(key)!r:.60} is not supported: use {wanted}"
+                f"{source}: {key}: {document.get(key)!r:.60} is not supported: use {expected}"
             )
     return conversion.converted(document, Configuration, source, joint=": ")
 
 
-def check_names(names: Iterable[str], known: Collection[str], where: str) -> None:
+def check_names(names: Iterable[str], choices: Collection[str], where: str) -> None:
     """Check a list of plugin names. Raises ConfigurationError on unknown and repeated ones."""
-    seen: set[str] = set()
+    earlier: set[str] = set()
     for index, name in enumerate(names):
-        if name not in known:
-            near = difflib.get_close_matches(name, known, cutoff=0.5) or sorted(known)
+        if name not in choices:
+            matches = difflib.get_close_matches(name, choices, cutoff=0.5) or sorted(choices)
             raise ConfigurationError(
                 f"{where}[{index}].name: unknown plugin {name!r:.60}: "
-                f"did you mean {' or '.join(near)}?"
+                f"did you mean {' or '.join(matches)}?"
             )
-        if name in seen:
+        if name in earlier:
             raise ConfigurationError(f"{where}[{index}].name: {name!r} is listed twice: remove one")
-        seen.add(name)
+        earlier.add(name)
 
 
 class StrictLoader(safe_yaml.Loader):
@@ -250,14 +260,14 @@ class StrictLoader(safe_yaml.Loader):
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:  # noqa: FBT001, FBT002
         """Construct a mapping. Raises MarkedYAMLError for a duplicate key."""
-        seen: set[str] = set()
+        keys: set[str] = set()
         for key, _ in node.value:
             if not isinstance(key, yaml.ScalarNode):
                 continue  # rejected below
-            if key.value in seen:
+            if key.value in keys:
                 raise yaml.MarkedYAMLError(
                     problem=f"duplicate key {key.value!r}: remove one",
                     problem_mark=key.start_mark,
                 )
-            seen.add(key.value)
+            keys.add(key.value)
         return super().construct_mapping(node, deep)

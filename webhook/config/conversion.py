@@ -35,10 +35,10 @@ def _with_fix(text: str, kind: type[Any], path: str) -> str:
         fix = f"use {' or '.join(accepted)}" if accepted else _SEE_REFERENCE
         return f"{messages.shorten(text)}: {fix}"
     name = name.strip("`")
-    others = sorted(_part(schema, path).get("properties", {}))  # as they are written in the file
-    near = difflib.get_close_matches(name, others, n=2, cutoff=0.5)
-    listed = f"use {', '.join(others)}" if others else _SEE_REFERENCE
-    fix = f"did you mean {' or '.join(near)}?" if near else listed
+    fields = sorted(_part(schema, path).get("properties", {}))  # as they are written in the file
+    matches = difflib.get_close_matches(name, fields, n=2, cutoff=0.5)
+    advice = f"use {', '.join(fields)}" if fields else _SEE_REFERENCE
+    fix = f"did you mean {' or '.join(matches)}?" if matches else advice
     return f"unknown field {name!r:.60}: {fix}"
 
 
@@ -53,8 +53,10 @@ def _part(schema: Mapping[str, Any], path: str) -> Mapping[str, Any]:
 
 def _resolved(part: Mapping[str, Any], schema: Mapping[str, Any]) -> Mapping[str, Any]:
     """Return the part that a reference points to, even if the part may be null."""
-    reference = next((one for one in (part, *part.get("anyOf", ())) if "$ref" in one), None)
+    reference = next(
+        (option for option in (part, *part.get("anyOf", ())) if "$ref" in option), None
+    )
     if reference is None:
         return part
-    found: Mapping[str, Any] = schema["$defs"][reference["$ref"].rpartition("/")[2]]
-    return found
+    target: Mapping[str, Any] = schema["$defs"][reference["$ref"].rpartition("/")[2]]
+    return target

@@ -32,7 +32,7 @@ def find(text: bytes, source: str, build: Callable[[Any], object]) -> list[str]:
     """
     return [
         f"{source}:{line}: {problem}" if line else f"{source}: {problem}"
-        for line, problem in sorted(_problems(text, source, build), key=lambda found: found[0])
+        for line, problem in sorted(_problems(text, source, build), key=lambda pair: pair[0])
     ]
 
 
@@ -85,19 +85,19 @@ class _Remains:
         Line 0 means that nothing could be removed. The problem is empty if an earlier removal
         caused it.
         """
-        found = _PATH.match(problem)
-        path = found[0] if found else ""
+        match = _PATH.match(problem)
+        path = match[0] if match else ""
         steps = self._along(re.findall(r"\w+", path))
         field = _FIELD.search(problem)
         follows = self._follows(steps, field)
         places = iter([self._places.get(id(_child(*step))) for step in steps if step[1].isdigit()])
-        shown = _INDEX.sub(lambda index: f"[{next(places, index[0][1:-1])}]", path)
+        shown_path = _INDEX.sub(lambda index: f"[{next(places, index[0][1:-1])}]", path)
         if steps and field and field[1] == "unknown":
             steps[-1] = steps[-1][0], field[2]
         for node, step in reversed(steps):
             if line := _drop(node, step):
-                self._removed |= {(id(within), "") for within, _ in steps} | {(id(node), step)}
-                return line, "" if follows else shown + problem[len(path) :]
+                self._removed |= {(id(parent), "") for parent, _ in steps} | {(id(node), step)}
+                return line, "" if follows else shown_path + problem[len(path) :]
         return 0, problem
 
     def _follows(self, steps: _Steps, field: re.Match[str] | None) -> bool:
@@ -108,10 +108,10 @@ class _Remains:
         return not step and (id(node), field[2] if field else "") in self._removed
 
     def _number(self, node: yaml.Node | None) -> None:
-        within = getattr(node, "value", None)
-        for place, each in enumerate(within if isinstance(within, list) else ()):
-            child = each[1] if isinstance(each, tuple) else each
-            self._places[id(child)] = place
+        children = getattr(node, "value", None)
+        for index, item in enumerate(children if isinstance(children, list) else ()):
+            child = item[1] if isinstance(item, tuple) else item
+            self._places[id(child)] = index
             self._number(child)
 
     def _along(self, path: list[str]) -> _Steps:
@@ -129,8 +129,8 @@ def _child(node: yaml.Node, step: str) -> yaml.Node | None:
     if isinstance(node, yaml.MappingNode):
         return next((value for key, value in node.value if key.value == step), None)
     if isinstance(node, yaml.SequenceNode) and step.isdigit() and int(step) < len(node.value):
-        found: yaml.Node = node.value[int(step)]
-        return found
+        child: yaml.Node = node.value[int(step)]
+        return child
     return None
 
 

@@ -30,14 +30,17 @@ DIALECT = "https://json-schema.org/draft/2020-12/schema"
 Struct = type[msgspec.Struct]
 
 
-def schema(known: Mapping[str, type[Plugin]]) -> dict[str, Any]:
+def schema(registry: Mapping[str, type[Plugin]]) -> dict[str, Any]:
     """Build the schema of a file that may name these plugins."""
-    found = with_parts([Configuration, *(plugin.args_type for plugin in known.values())])
-    made, components = msgspec.json.schema_components(found, ref_template="#/$defs/{name}")
-    names = {kind: one["$ref"].rpartition("/")[2] for kind, one in zip(found, made, strict=True)}
+    kinds = with_parts([Configuration, *(plugin.args_type for plugin in registry.values())])
+    references, components = msgspec.json.schema_components(kinds, ref_template="#/$defs/{name}")
+    names = {
+        kind: reference["$ref"].rpartition("/")[2]
+        for kind, reference in zip(kinds, references, strict=True)
+    }
     for kind, name in names.items():
         _describe(components[name], kind)
-    _name_plugins(components, names, known)
+    _name_plugins(components, names, registry)
     root = components.pop(names[Configuration])
     root["required"] = ["apiVersion", "kind"]
     return {"$schema": DIALECT, **root, "$defs": dict(sorted(components.items()))}
@@ -45,7 +48,7 @@ def schema(known: Mapping[str, type[Plugin]]) -> dict[str, Any]:
 
 def with_parts(kinds: Iterable[Struct]) -> list[Struct]:
     """Return these Structs and their parts, without duplicates, in the order of the fields."""
-    return list(dict.fromkeys(found for kind in kinds for found in _within(kind)))
+    return list(dict.fromkeys(part for kind in kinds for part in _within(kind)))
 
 
 def _within(kind: Any) -> Iterator[Struct]:
@@ -60,44 +63,44 @@ def _within(kind: Any) -> Iterator[Struct]:
 def field_docs(kind: Struct) -> dict[str, str]:
     """Return the docstrings under a class's fields; empty if its source is not available."""
     try:
-        (found,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(kind))).body
     except (OSError, TypeError, SyntaxError):
         return {}
-    body = found.body if isinstance(found, ast.ClassDef) else []
+    body = definition.body if isinstance(definition, ast.ClassDef) else []
     return {
-        line.target.id: " ".join(str(below.value.value).split())
-        for line, below in itertools.pairwise(body)
-        if isinstance(line, ast.AnnAssign)
-        and isinstance(line.target, ast.Name)
-        and isinstance(below, ast.Expr)
-        and isinstance(below.value, ast.Constant)
+        statement.target.id: " ".join(str(following.value.value).split())
+        for statement, following in itertools.pairwise(body)
+        if isinstance(statement, ast.AnnAssign)
+        and isinstance(statement.target, ast.Name)
+        and isinstance(following, ast.Expr)
+        and isinstance(following.value, ast.Constant)
     }
 
 
 def _describe(component: dict[str, Any], kind: Struct) -> None:
-    described = field_docs(kind)
+    docs = field_docs(kind)
     component["description"] = " ".join(component.get("description", "").split())
     for field in msgspec.structs.fields(kind):
-        if field.name in described:
-            component["properties"][field.encode_name]["description"] = described[field.name]
+        if field.name in docs:
+            component["properties"][field.encode_name]["description"] = docs[field.name]
 
 
 def _name_plugins(
-    components: Mapping[str, Any], names: Mapping[Struct, str], known: Mapping[str, type[Plugin]]
+    components: Mapping[str, Any], names: Mapping[Struct, str], registry: Mapping[str, type[Plugin]]
 ) -> None:
-    listed = components[names[PluginSet]]["properties"]
-    for field, accepted in (("enabled", [*known]), ("disabled", [*known, ALL_PLUGINS])):
+    properties = components[names[PluginSet]]["properties"]
+    for field, accepted in (("enabled", [*registry]), ("disabled", [*registry, ALL_PLUGINS])):
         item = {"$ref": f"#/$defs/{names[PluginName]}"}
-        listed[field]["items"] = item | {"properties": {"name": {"enum": accepted}}}
+        properties[field]["items"] = item | {"properties": {"name": {"enum": accepted}}}
     config = components[names[PluginConfig]]
-    config["properties"]["name"]["enum"] = [*known]
+    config["properties"]["name"]["enum"] = [*registry]
     config["allOf"] = [
         arg_types.when(arg_types.of(name={"const": name}), _takes(plugin.args_type, names))
-        for name, plugin in known.items()
+        for name, plugin in registry.items()
     ]
 
 
 def _takes(kind: Struct, names: Mapping[Struct, str]) -> dict[str, Any]:
-    taken = arg_types.of(args={"$ref": f"#/$defs/{names[kind]}"})
-    needed = any(field.required for field in msgspec.structs.fields(kind))
-    return taken if needed else {"properties": taken["properties"]}
+    arguments = arg_types.of(args={"$ref": f"#/$defs/{names[kind]}"})
+    is_required = any(field.required for field in msgspec.structs.fields(kind))
+    return arguments if is_required else {"properties": arguments["properties"]}

@@ -250,24 +250,24 @@ class ReleaseController:
         The pod itself shows whether Holdfast released it: a previous leader, or a user.
         """
         with self._changed:
-            known = self._scheduler.get(pod.key)
+            pending = self._scheduler.get(pod.key)
             self._scheduler.remove(pod.key)
-        if known is None or known.uid != pod.metadata.uid or pod.metadata.deletion_timestamp:
+        if pending is None or pending.uid != pod.metadata.uid or pod.metadata.deletion_timestamp:
             return
         _, latest_ms = self.bounds_ms()
-        if latest_ms >= known.due_ms:
+        if latest_ms >= pending.due_ms:
             return
         if not was_released(pod.annotations, created_ms=pod.created_ms):
-            self._notifier.released_early(pod.key, known, now_ms=latest_ms)
-        elif approvals.GATE in known.gates and approvals.is_missing(pod.annotations):
-            self._notifier.released_without_approval(pod.key, known)
-        elif known.due_ms < NEVER_MS and not known.open_ended:  # no leader releases this early
-            self._notifier.released_on_request(pod.key, known, now_ms=latest_ms)
+            self._notifier.released_early(pod.key, pending, now_ms=latest_ms)
+        elif approvals.GATE in pending.gates and approvals.is_missing(pod.annotations):
+            self._notifier.released_without_approval(pod.key, pending)
+        elif pending.due_ms < NEVER_MS and not pending.open_ended:  # no leader releases this early
+            self._notifier.released_on_request(pod.key, pending, now_ms=latest_ms)
 
     def _upsert(
         self,
         key: ObjectKey,
-        fresh: PendingRelease,
+        pending: PendingRelease,
         before: PendingRelease | None,
         *,
         watched: bool,
@@ -277,9 +277,9 @@ class ReleaseController:
         A list may have 100,000 pods, so its pods are reported only while the Event queue has room.
         """
         now_ms = self._now_ms()
-        news = self._scheduler.upsert(key, fresh, before, now_ms, watched=watched)
+        news = self._scheduler.upsert(key, pending, before, now_ms, watched=watched)
         if self._scheduler.is_kept_ready(key):
-            self._withdraw(key, fresh)  # the plugins have just been asked about it
+            self._withdraw(key, pending)  # the plugins have just been asked about it
         if news is not None and news.due_ms > now_ms and (watched or not self._recorder.full):
             self._notifier.held(key, news, now_ms=now_ms)
 
@@ -287,8 +287,11 @@ class ReleaseController:
 
     def _refreeze(self) -> None:
         """Pause releases in frozen namespaces, and resume them in all others."""
-        found = self.freeze_watch.freezes.by_namespace.values()
-        until = {EVERYWHERE if one.everywhere else one.namespace: one.until_ms for one in found}
+        freezes = self.freeze_watch.freezes.by_namespace.values()
+        until = {
+            EVERYWHERE if freeze.everywhere else freeze.namespace: freeze.until_ms
+            for freeze in freezes
+        }
         with self._changed:
             self._scheduler.pause(until, self._now())
             self._changed.notify_all()
@@ -348,8 +351,8 @@ class ReleaseController:
             return self._scheduler.settle(key, pending, attempt, now_ms)
 
     def _report_change(self, key: ObjectKey, before: PendingRelease, after: PendingRelease) -> None:
-        said = [(one.uid, one.reason, one.problem) for one in (before, after)]
-        same = said[0] == said[1]
+        reports = [(pending.uid, pending.reason, pending.problem) for pending in (before, after)]
+        same = reports[0] == reports[1]
         is_expected = before.due_ms == after.due_ms or not before.resource_version
         if not (same and is_expected):
             self._notifier.held(key, after, now_ms=self._now_ms())

@@ -51,8 +51,12 @@ class FreezeWatch:
     def thawed_ms(self, namespace: str) -> int:
         """Return when the last freeze of a namespace that this process has seen ended, or 0."""
         now_ms, names = self._now_ms(), (namespace, self._own)
-        known = [self.freezes.by_namespace.get(name) for name in names]
-        ends = [one.until_ms for one in known if one is not None and one.until_ms <= now_ms]
+        freezes = [self.freezes.by_namespace.get(name) for name in names]
+        ends = [
+            freeze.until_ms
+            for freeze in freezes
+            if freeze is not None and freeze.until_ms <= now_ms
+        ]
         return max([*ends, *(self._thawed_ms.get(name, 0) for name in names)])
 
     # --- holdfast.webhook.kube.reflector.ResourceEventHandler ---
@@ -86,19 +90,19 @@ class FreezeWatch:
             self._on_change()
 
     def _set(self, name: str, freeze: Freeze | None) -> None:
-        known = self.freezes.by_namespace
-        if freeze != known.get(name):
-            others = [one for one in known.values() if one.namespace != name]
+        freezes = self.freezes.by_namespace
+        if freeze != freezes.get(name):
+            others = [entry for entry in freezes.values() if entry.namespace != name]
             self._replace(Freezes([*others, freeze] if freeze else others))
 
-    def _replace(self, fresh: Freezes) -> None:
+    def _replace(self, freezes: Freezes) -> None:
         """Replace all freezes, and log those that have changed."""
         now_ms = self._now_ms()
-        before = {one.namespace: one for one in self.freezes.active(now_ms)}
-        after = {one.namespace: one for one in fresh.active(now_ms)}
+        before = {freeze.namespace: freeze for freeze in self.freezes.active(now_ms)}
+        after = {freeze.namespace: freeze for freeze in freezes.active(now_ms)}
         ended = before.keys() - after.keys()
         self._thawed_ms |= dict.fromkeys(ended, now_ms)
-        self.freezes = fresh
+        self.freezes = freezes
         self._on_change()
         for name in ended:
             _log.info("namespace %s is no longer frozen", name)

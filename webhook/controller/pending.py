@@ -126,8 +126,8 @@ def exceeds(gates: Sequence[str]) -> bool:
     """Return whether the pod has so many gates that admission rejects it."""
     if len(gates) <= MAX_OWN_GATES:  # true for nearly all pods
         return False
-    own = sum(gate.startswith(OWN_PREFIX) for gate in gates)
-    return own > MAX_OWN_GATES or len(gates) > MAX_GATES
+    count = sum(gate.startswith(OWN_PREFIX) for gate in gates)
+    return count > MAX_OWN_GATES or len(gates) > MAX_GATES
 
 
 @lru_cache(maxsize=256)

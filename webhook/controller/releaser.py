@@ -117,7 +117,7 @@ class Releaser:
         self._begin = begin
 
     def begin(
-        self, key: ObjectKey, held: PendingRelease, on_end: Callable[[Attempt | None], None]
+        self, key: ObjectKey, pending: PendingRelease, on_end: Callable[[Attempt | None], None]
     ) -> bool:
         """Start to release a pod, and call `on_end` with the result.
 
@@ -125,29 +125,29 @@ class Releaser:
         `on_end` gets None if the pod must be read. In both cases, the caller must call `release`
         instead.
         """
-        if self._begin is None or held.recheck or self._is_frozen(key[0]):
+        if self._begin is None or pending.recheck or self._is_frozen(key[0]):
             return False
 
         def end(error: ClusterError | None) -> None:
             if error is None:
-                on_end(Attempt(Outcome.RELEASED, held))
+                on_end(Attempt(Outcome.RELEASED, pending))
             elif isinstance(error, ApiStatusError) and error.status in _NEEDS_THREAD:
                 on_end(None)
             else:
                 on_end(_retry(error))
 
-        body = msgspec.json.encode(release_patch(held, self._now_ms()))
+        body = msgspec.json.encode(release_patch(pending, self._now_ms()))
         return self._begin(pod_path(*key), body, timeout=RELEASE_TIMEOUT, on_end=end)
 
     def release(
-        self, key: ObjectKey, held: PendingRelease, *, timeout: float = RELEASE_TIMEOUT
+        self, key: ObjectKey, pending: PendingRelease, *, timeout: float = RELEASE_TIMEOUT
     ) -> Attempt:
         """Remove our gates from a due pod, and return the result. `timeout` is for the patch.
 
         Failures of the cluster and of plugins are returned, never raised.
         """
         try:
-            return self._release(key, held, timeout)
+            return self._release(key, pending, timeout)
         except _EndedError as end:
             return end.attempt
         except ApiStatusError as exc:
@@ -155,12 +155,12 @@ class Releaser:
         except (ClusterError, PluginFailedError, msgspec.DecodeError, UnicodeDecodeError) as exc:
             return _retry(exc)
 
-    def _release(self, key: ObjectKey, held: PendingRelease, timeout: float) -> Attempt:
-        release = _Release(key, held, timeout)
-        if held.recheck:
+    def _release(self, key: ObjectKey, pending: PendingRelease, timeout: float) -> Attempt:
+        release = _Release(key, pending, timeout)
+        if pending.recheck:
             # The patch fails if the pod has changed since, so an old copy is as good as a new read.
-            release.pod = read_copy(held.copy) if held.copy else self._read(key)
-            release.held = self._checked(release.pod, held)
+            release.pod = read_copy(pending.copy) if pending.copy else self._read(key)
+            release.held = self._checked(release.pod, pending)
         for _ in range(ATTEMPTS):
             edits = self._prepare(release)
             refusal = self._write(release, edits)
@@ -205,15 +205,15 @@ class Releaser:
         A pod without our gates keeps its reservation: an earlier patch without a response may have
         released it.
         """
-        held, reserved = release.held, release.reserved
+        pending, reserved = release.held, release.reserved
         try:
             pod = self._read(release.key)
         except ApiStatusError as exc:
             if exc.is_not_found:
                 self._unreserve(reserved)
             raise
-        has_changed = pod.metadata.resource_version != held.resource_version
-        if (has_changed and is_held(pod)) or pod.metadata.uid != held.uid:
+        has_changed = pod.metadata.resource_version != pending.resource_version
+        if (has_changed and is_held(pod)) or pod.metadata.uid != pending.uid:
             self._unreserve(reserved)
         return pod
 
@@ -226,20 +226,20 @@ class Releaser:
         attempt ends, and waits for it again only after its back-off. Otherwise rejected pods would
         pass a slot to each other without backing off.
         """
-        held = release.held
-        ended = Attempt(Outcome.RETRY, held, str(refusal), refusal.retry_after)
-        if held.annotated and pace_args.KEY not in pod.gates and not has_room(pod):
-            held = held._replace(annotated=False)  # pace needs the release time
+        pending = release.held
+        attempt = Attempt(Outcome.RETRY, pending, str(refusal), refusal.retry_after)
+        if pending.annotated and pace_args.KEY not in pod.gates and not has_room(pod):
+            pending = pending._replace(annotated=False)  # pace needs the release time
         elif edits:
             release.is_refused, release.notes = True, [f"{_UNTIGHTENED}: {refusal}"]
         else:
             self._unreserve(release.reserved)
-            raise _EndedError(ended)
+            raise _EndedError(attempt)
         try:
-            release.held = self._checked(pod, held)._replace(annotated=held.annotated)
+            release.held = self._checked(pod, pending)._replace(annotated=pending.annotated)
         except _EndedError:
             self._unreserve(release.reserved)
-            raise _EndedError(ended) from None
+            raise _EndedError(attempt) from None
 
     def _write(self, release: _Release, edits: Sequence[Operation]) -> ApiStatusError | None:
         """Send the patch, and return None if it was written, or the response that rejected it.
@@ -292,27 +292,27 @@ class Releaser:
         # Reads do not go through admission, so they never need the longer timeout.
         return listing.read(self._api, pod_path(*key), Pod, timeout=RELEASE_TIMEOUT)
 
-    def _checked(self, pod: Pod, held: PendingRelease) -> PendingRelease:
+    def _checked(self, pod: Pod, pending: PendingRelease) -> PendingRelease:
         """Return a new decision about the pod; end the attempt if the pod is not due after all."""
         now_ms = None if self._force else self._now_ms()
         fresh = pending_release(pod, self._decider, now_ms)
         if fresh is None:
             raise _EndedError(Attempt(Outcome.GONE))
-        if fresh.uid != held.uid or fresh.due_ms > max(held.due_ms, self._now_ms()):
+        if fresh.uid != pending.uid or fresh.due_ms > max(pending.due_ms, self._now_ms()):
             raise _EndedError(Attempt(Outcome.CHANGED, fresh))
         return fresh
 
-    def _reserve(self, pod: Pod, held: PendingRelease) -> None:
+    def _reserve(self, pod: Pod, pending: PendingRelease) -> None:
         """Reserve what the pod needs to start; end the attempt if the pod must wait for that."""
         wait = self._decider.reserve(pod, self._now_ms())
         if wait is not None:
-            later = held._replace(
+            delayed = pending._replace(
                 due_ms=wait.at_ms,
                 problem=wait.problem,
                 reason=wait.reason,
                 open_ended=wait.open_ended,
             )
-            raise _EndedError(Attempt(Outcome.CHANGED, later))
+            raise _EndedError(Attempt(Outcome.CHANGED, delayed))
 
 
 _UNTIGHTENED = "released without what was to be added"
@@ -337,10 +337,10 @@ def _is_definite(exc: ApiStatusError) -> bool:
     return exc.status not in _NO_ANSWER or _BY_WEBHOOK in str(exc)
 
 
-def has_room(pod: Pod, more: Mapping[str, str] = MappingProxyType({})) -> bool:
-    """Return whether a pod has room for the release time annotation and for `more`."""
+def has_room(pod: Pod, annotations: Mapping[str, str] = MappingProxyType({})) -> bool:
+    """Return whether a pod has room for the release time annotation and for `annotations`."""
     stamp = {RELEASED_ANNOTATION: durations.canonical_instant(NEVER_MS)}
-    return are_storable({**pod.annotations, **stamp, **more})
+    return are_storable({**pod.annotations, **stamp, **annotations})
 
 
 def _without_excess(pod: Pod, edits: Sequence[Edit]) -> tuple[Sequence[Edit], Sequence[str]]:
@@ -348,18 +348,20 @@ def _without_excess(pod: Pod, edits: Sequence[Edit]) -> tuple[Sequence[Edit], Se
 
     Other edits must not be lost.
     """
-    more = {one.key: one.value for one in edits if isinstance(one, SetAnnotation)}
-    if not more or has_room(pod, more):
+    annotations = {edit.key: edit.value for edit in edits if isinstance(edit, SetAnnotation)}
+    if not annotations or has_room(pod, annotations):
         return edits, ()
-    kept = [one for one in edits if not isinstance(one, SetAnnotation)]
-    return kept, [f"released without {', '.join(more)}: the pod's annotations leave no room"]
+    other_edits = [edit for edit in edits if not isinstance(edit, SetAnnotation)]
+    return other_edits, [
+        f"released without {', '.join(annotations)}: the pod's annotations leave no room"
+    ]
 
 
 def _ungated(gates: Sequence[str]) -> list[Operation]:
     """Return the operations that remove our gates. `guarded` adds the test of the version."""
     if len(gates) > MAX_GATES:  # the API server accepts up to 10,000 operations
-        left = [{"name": gate} for gate in gates if not gate.startswith(OWN_PREFIX)]
-        return [{"op": "replace", "path": "/spec/schedulingGates", "value": left}]
+        other_gates = [{"name": gate} for gate in gates if not gate.startswith(OWN_PREFIX)]
+        return [{"op": "replace", "path": "/spec/schedulingGates", "value": other_gates}]
     operations: list[Operation] = []
     for index in reversed(range(len(gates))):  # from the end, to keep indexes valid
         if gates[index].startswith(OWN_PREFIX):
@@ -369,17 +371,17 @@ def _ungated(gates: Sequence[str]) -> list[Operation]:
     return operations
 
 
-def release_patch(held: PendingRelease, now_ms: int) -> Sequence[Operation]:
+def release_patch(pending: PendingRelease, now_ms: int) -> Sequence[Operation]:
     """Return the patch that removes only our gates, from exactly this version of the pod.
 
     The patch records the time, which shows that Holdfast removed the gates, and removes the label
     of held pods.
     """
-    operations = _ungated(held.gates)
-    if held.annotated:
+    operations = _ungated(pending.gates)
+    if pending.annotated:
         path = f"/metadata/annotations/{pointer(RELEASED_ANNOTATION)}"
         released_at = durations.canonical_instant(now_ms)
         operations.append({"op": "add", "path": path, "value": released_at})
-    if held.labelled:
+    if pending.labelled:
         operations.append({"op": "remove", "path": f"/metadata/labels/{pointer(HELD_LABEL)}"})
-    return patching.guarded(held.uid, held.resource_version, operations)
+    return patching.guarded(pending.uid, pending.resource_version, operations)

@@ -69,7 +69,7 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     def upsert(
         self,
         key: ObjectKey,
-        fresh: PendingRelease,
+        pending: PendingRelease,
         before: PendingRelease | None,
         now_ms: int,
         *,
@@ -77,32 +77,32 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
     ) -> PendingRelease | None:
         """Add or update a pod, and return its entry if there is something new to report.
 
-        `before` is the entry from before the plugins were asked about `fresh`. `watched` is false
+        `before` is the entry from before the plugins were asked about `pending`. `watched` is false
         for a pod from a list, because the time of its last change is unknown.
         """
-        known = self.get(key)
+        entry = self.get(key)
         # A new pod of that name: the plugins' decisions about the old pod do not apply.
-        if known is not None and known.uid != fresh.uid:
+        if entry is not None and entry.uid != pending.uid:
             self.remove(key)
-            known = None
-        if known is not None and not known.resource_version:
+            entry = None
+        if entry is not None and not entry.resource_version:
             # The plugins will be asked again, about the current pod; at once if it may start.
-            due_ms = min(known.due_ms, max(fresh.due_ms, now_ms))
-            self.put(key, known._replace(due_ms=due_ms, copy=fresh.copy))
+            due_ms = min(entry.due_ms, max(pending.due_ms, now_ms))
+            self.put(key, entry._replace(due_ms=due_ms, copy=pending.copy))
             return None
-        is_news = known is None or known.due_ms != fresh.due_ms
-        if known is not None and not is_news:
+        is_news = entry is None or entry.due_ms != pending.due_ms
+        if entry is not None and not is_news:
             # The due time is unchanged, so lateness still counts from when it was first known.
-            fresh = fresh._replace(known_ms=known.known_ms)
-        elif watched or known is not None:
-            fresh = fresh._replace(known_ms=now_ms)
-        self.put(key, fresh)
+            pending = pending._replace(known_ms=entry.known_ms)
+        elif watched or entry is not None:
+            pending = pending._replace(known_ms=now_ms)
+        self.put(key, pending)
         if (asked_ms := self._expected.get(key, NEVER_MS)) < NEVER_MS:
             self.expedite(key, asked_ms, now_ms)
-        elif known is not before:
+        elif entry is not before:
             self._ask_again(key, 0, now_ms)
-        said = known and (known.reason, known.problem)
-        return fresh if is_news or said != (fresh.reason, fresh.problem) else None
+        texts = entry and (entry.reason, entry.problem)
+        return pending if is_news or texts != (pending.reason, pending.problem) else None
 
     def expedite(self, key: ObjectKey, at_ms: int, now_ms: int) -> None:
         """Make a pod due now, or at `at_ms`. Its release asks the plugins again.
@@ -110,17 +110,17 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         A plugin may request this before the pod is added, because it has just been asked about the
         pod. Any other unknown pod is gone.
         """
-        known = self.get(key)
-        if known is None:
+        entry = self.get(key)
+        if entry is None:
             if key in self._expected:
                 self._expected[key] = min(at_ms, self._expected[key])
             return
         due_ms = max(at_ms, now_ms)
-        if not known.resource_version:
-            due_ms = min(due_ms, known.due_ms)  # the earliest request counts
+        if not entry.resource_version:
+            due_ms = min(due_ms, entry.due_ms)  # the earliest request counts
         self.put(
             key,
-            known._replace(due_ms=due_ms, known_ms=due_ms, resource_version="", recheck=True),
+            entry._replace(due_ms=due_ms, known_ms=due_ms, resource_version="", recheck=True),
         )
 
     def may_start(self, key: ObjectKey) -> bool:
@@ -129,24 +129,24 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         A node may have room for only one of them, and releases in flight may overtake each other. A
         pod that has failed before does not block others.
         """
-        mine = self._items[key]
-        first = mine.level * RANKS  # the lowest rank of its level
+        pending = self._items[key]
+        first = pending.level * RANKS  # the lowest rank of its level
         return not any(
-            one is not None
-            and one.rank < first
-            and one.due_ms == mine.due_ms
-            and other[0] == key[0]
-            and not self._backoff.has_failed(other)
-            for other in self._in_flight
-            for one in [self._items.get(other)]
+            item is not None
+            and item.rank < first
+            and item.due_ms == pending.due_ms
+            and other_key[0] == key[0]
+            and not self._backoff.has_failed(other_key)
+            for other_key in self._in_flight
+            for item in [self._items.get(other_key)]
         )
 
     def remove(self, key: ObjectKey) -> None:
         """Drop a pod that is no longer held."""
-        known = self.get(key)
-        if known is not None:
+        entry = self.get(key)
+        if entry is not None:
             self.discard(key)
-            self._forget(known.uid)
+            self._forget(entry.uid)
 
     def settle(
         self, key: ObjectKey, tried: PendingRelease, attempt: Attempt, now_ms: int
@@ -155,17 +155,17 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
 
         The watch may have reported another pod of that name meanwhile.
         """
-        known = self.get(key)
-        if known is None or known.uid != tried.uid:
+        entry = self.get(key)
+        if entry is None or entry.uid != tried.uid:
             # Gone or recreated, but plugins were asked about the old pod meanwhile.
             self._forget(tried.uid)
-            if known is None and attempt.held is not None:
+            if entry is None and attempt.held is not None:
                 self._forget(attempt.held.uid)
             return TaskResult()
         if attempt.outcome in {Outcome.RELEASED, Outcome.GONE}:
             self.remove(key)
             return TaskResult()
-        if known is not tried:
+        if entry is not tried:
             changed = attempt.held if attempt.outcome is Outcome.CHANGED else None
             self._ask_again(key, changed.due_ms if changed else 0, now_ms)
         elif attempt.held is not None:
@@ -197,13 +197,13 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
             self.expedite(key, 0, now_ms)
 
     def _replace(
-        self, key: ObjectKey, tried: PendingRelease, fresh: PendingRelease, now_ms: int
+        self, key: ObjectKey, tried: PendingRelease, pending: PendingRelease, now_ms: int
     ) -> None:
         """Store the pod as the attempt read it."""
-        if fresh.uid != tried.uid:
+        if pending.uid != tried.uid:
             self.remove(key)
-        known_ms = tried.known_ms if fresh.due_ms == tried.due_ms else now_ms
-        self.put(key, fresh._replace(known_ms=known_ms))
+        known_ms = tried.known_ms if pending.due_ms == tried.due_ms else now_ms
+        self.put(key, pending._replace(known_ms=known_ms))
 
     # --- counts --------------------------------------------------------------------------------
 
@@ -239,12 +239,12 @@ class ReleaseScheduler(WorkQueue[PendingRelease]):
         for kind, count in self._alike.items():
             gates, is_open = kind
             later = count - due[kind] - frozen[kind]
-            waiting = {"release": due[kind], "freeze": frozen[kind]}
-            waiting["plugin" if is_open else "time"] = later
+            counts = {"release": due[kind], "freeze": frozen[kind]}
+            counts["plugin" if is_open else "time"] = later
             for gate in gates:
                 if gate.startswith(OWN_PREFIX):
-                    for reason in filter(waiting.get, waiting):
-                        holds[gate.removeprefix(OWN_PREFIX), reason] += waiting[reason]
+                    for reason in filter(counts.get, counts):
+                        holds[gate.removeprefix(OWN_PREFIX), reason] += counts[reason]
         return holds
 
     def _count(self, pending: PendingRelease | None, change: int) -> None:

@@ -48,12 +48,12 @@ def validate_condition(profiles: Profiles) -> str:
     """
     expressions: list[str] = []
     gates: dict[str, None] = {}
-    ended = has_annotation((ALLOWED_ANNOTATION,), POD)
+    is_allowed = has_annotation((ALLOWED_ANNOTATION,), POD)
     for plugin in profiles.plugins:
-        match, skipped = plugin.match(POD), plugin.skip_match(POD)
-        checked = f"(!({skipped}) || {ended})"
-        expressions.append(match if skipped == "false" else f"({match}) && {checked}")
-        if skipped != "false" and plugin.gate:
+        match, skip_match = plugin.match(POD), plugin.skip_match(POD)
+        is_checked = f"(!({skip_match}) || {is_allowed})"
+        expressions.append(match if skip_match == "false" else f"({match}) && {is_checked}")
+        if skip_match != "false" and plugin.gate:
             gates[plugin.gate] = None
     expressions += [_own(f"{POD}.spec.schedulingGates", "one.name", known=gates)]
     expressions += [_own(f"{POD}.metadata.finalizers", "one")]
@@ -74,12 +74,12 @@ def update_condition(profiles: Profiles, pod: str = POD) -> str:
     keys = dict.fromkeys(key for plugin in profiles.plugins for key in plugin.keys)
     tests = [_changed(pod, key) for key in keys]
     for kind, own_keys in _workload_keys(profiles, pod):
-        changed = " || ".join(_changed(POD, key) for key in own_keys)
-        tests.append(f"{_of_kind(kind)} && ({changed})")
+        is_changed = " || ".join(_changed(POD, key) for key in own_keys)
+        tests.append(f"{_of_kind(kind)} && ({is_changed})")
     if pod == POD:
-        before = f"{_old(pod)}.metadata.?finalizers.orValue([])"
-        added = f"one.startsWith('{OWN_PREFIX}') && !(one in {before})"
-        tests.append(may_have(f"{pod}.metadata.?finalizers.orValue([])", added))
+        old_finalizers = f"{_old(pod)}.metadata.?finalizers.orValue([])"
+        is_added = f"one.startsWith('{OWN_PREFIX}') && !(one in {old_finalizers})"
+        tests.append(may_have(f"{pod}.metadata.?finalizers.orValue([])", is_added))
     return " || ".join(tests) or "false"
 
 
@@ -92,10 +92,10 @@ def template_condition(profiles: Profiles, *pods: str) -> str:
     if pods[1:] or "[]" in pods[0]:
         return _any_template_condition(profiles, pods)
     (pod,) = pods
-    matched = [plugin.match(pod) for plugin in profiles.plugins if plugin.validates_templates]
-    changed = f"{optional(pod)} != {optional(_old(pod))}"
-    keyed = by_operation(create_condition(profiles, pod), update_condition(profiles, pod))
-    return f"({keyed}) || ({_CREATED} || {changed}) && ({any_of(matched)})"
+    matches = [plugin.match(pod) for plugin in profiles.plugins if plugin.validates_templates]
+    is_changed = f"{optional(pod)} != {optional(_old(pod))}"
+    key_test = by_operation(create_condition(profiles, pod), update_condition(profiles, pod))
+    return f"({key_test}) || ({_CREATED} || {is_changed}) && ({any_of(matches)})"
 
 
 def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
@@ -103,17 +103,19 @@ def _any_template_condition(profiles: Profiles, pods: Sequence[str]) -> str:
 
     One of several templates may be absent. Any change of the field that contains them matches.
     """
-    field, is_list, within = pods[0].partition("[]")
+    field, is_list, item_path = pods[0].partition("[]")
     if is_list:
-        listed = f"{optional(field)}.orValue([])"
+        templates = f"{optional(field)}.orValue([])"
     else:
-        field, within = field.rpartition(".")[0], ".template"
+        field, item_path = field.rpartition(".")[0], ".template"
         entries = (f"{{'template': {optional(pod)}.orValue({{}})}}" for pod in pods)
-        listed = f"[{', '.join(entries)}]"
-    changed = f"{optional(field)} != {optional(_old(field))}"
-    asks = any_of(plugin.match(f"each{within}") for plugin in profiles.plugins)
-    found = may_have(listed, asks, "each") if is_list else f"{listed}.exists(each, {asks})"
-    return f"({_CREATED} || {changed}) && {found}"
+        templates = f"[{', '.join(entries)}]"
+    is_changed = f"{optional(field)} != {optional(_old(field))}"
+    match = any_of(plugin.match(f"each{item_path}") for plugin in profiles.plugins)
+    any_match = (
+        may_have(templates, match, "each") if is_list else f"{templates}.exists(each, {match})"
+    )
+    return f"({_CREATED} || {is_changed}) && {any_match}"
 
 
 def by_operation(on_create: str, on_update: str) -> str:
@@ -135,15 +137,15 @@ def _old(pod: str) -> str:
 
 def any_of(expressions: Iterable[str]) -> str:
     """Return the expression that is true if one of these is; drops duplicates and "false"."""
-    tests = [one for one in dict.fromkeys(expressions) if one != "false"]
+    tests = [expression for expression in dict.fromkeys(expressions) if expression != "false"]
     return " || ".join(f"({test})" for test in tests) or "false"
 
 
 def _own(path: str, name: str, known: Iterable[str] = ()) -> str:
     """Return an expression that is true if the list has an unknown name with our prefix."""
     test = f"{name}.startsWith('{OWN_PREFIX}')"
-    if listed := list(known):
-        test += f" && !({name} in {strings(listed)})"
+    if known_names := list(known):
+        test += f" && !({name} in {strings(known_names)})"
     return f"has({path}) && {may_have(path, test)}"
 
 
@@ -154,9 +156,9 @@ def _of_kind(kind: str) -> str:
 def _workload_keys(profiles: Profiles, pod: str) -> list[tuple[str, tuple[str, ...]]]:
     """Return the plugins' annotations of workloads whose template has this path, by kind."""
     kinds = {resource.kind for resource in RESOURCES if f"{POD}.{resource.path}" == pod}
-    found: dict[str, dict[str, None]] = {}
+    keys_by_kind: dict[str, dict[str, None]] = {}
     for plugin in profiles.plugins:
         for kind, keys in plugin.workload_keys.items():
             if kind in kinds:
-                found.setdefault(kind, {}).update(dict.fromkeys(keys))
-    return [(kind, tuple(keys)) for kind, keys in found.items()]
+                keys_by_kind.setdefault(kind, {}).update(dict.fromkeys(keys))
+    return [(kind, tuple(keys)) for kind, keys in keys_by_kind.items()]

@@ -114,8 +114,8 @@ class Handle:
         """
         if name not in self._shared:
             self._shared[name] = make()
-        found: Shared = self._shared[name]
-        return found
+        shared: Shared = self._shared[name]
+        return shared
 
     @property
     def lookup(self) -> Lookup:

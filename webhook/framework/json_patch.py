@@ -81,16 +81,16 @@ def applied(document: Any, operations: Iterable[Operation]) -> Any:
 
 
 def _apply(document: Any, operation: Operation) -> None:
-    *steps, last = map(_key, operation["path"].split("/")[1:])
+    *steps, last_step = map(_key, operation["path"].split("/")[1:])
     parent = document
     for step in steps:
         parent = parent[int(step) if isinstance(parent, list) else step]
     if operation["op"] == "remove":
-        del parent[int(last) if isinstance(parent, list) else last]
+        del parent[int(last_step) if isinstance(parent, list) else last_step]
     elif isinstance(parent, list):
         parent.append(operation["value"])
     else:
-        parent[last] = operation["value"]
+        parent[last_step] = operation["value"]
 
 
 def _key(token: str) -> str:
@@ -124,18 +124,18 @@ def _labels(pod: Pod, edits: Sequence[SetLabel | RemoveLabel]) -> list[Operation
 
 
 def _entries(
-    where: str, present: Mapping[str, str] | None, changes: Mapping[str, str | None]
+    parent_path: str, entries: Mapping[str, str] | None, changes: Mapping[str, str | None]
 ) -> list[Operation]:
-    if present is None:
-        added = {key: value for key, value in changes.items() if value is not None}
-        return [add(where, added)] if added else []
+    if entries is None:
+        new_entries = {key: value for key, value in changes.items() if value is not None}
+        return [add(parent_path, new_entries)] if new_entries else []
     operations: list[Operation] = []
     for key, value in changes.items():
-        path = f"{where}/{pointer(key)}"
+        path = f"{parent_path}/{pointer(key)}"
         if value is None:
-            if key in present:
+            if key in entries:
                 operations.append({"op": "remove", "path": path})
-        elif present.get(key) != value:
+        elif entries.get(key) != value:
             operations.append(add(path, value))
     return operations
 
@@ -146,7 +146,7 @@ def _scheduler(pod: Pod, edits: Sequence[SetSchedulerName]) -> list[Operation]:
 
 
 def _nodes(pod: Pod, edits: Sequence[RequireNodes | PreferNodes | SelectNodes]) -> list[Operation]:
-    selected: dict[str, str] = {}
+    labels: dict[str, str] = {}
     required: list[Requirement] = []
     preferred: list[PreferNodes] = []
     for edit in edits:
@@ -157,35 +157,38 @@ def _nodes(pod: Pod, edits: Sequence[RequireNodes | PreferNodes | SelectNodes]) 
                 preferred.append(edit)
             case SelectNodes(key, value):
                 # An existing key must not change, so a different value becomes a requirement.
-                if selected.setdefault(key, pod.node_selector.get(key, value)) != value:
+                if labels.setdefault(key, pod.node_selector.get(key, value)) != value:
                     required.append(Requirement(key, "In", (value,)))
     return [
-        *_entries("/spec/nodeSelector", pod.spec.node_selector, selected),
+        *_entries("/spec/nodeSelector", pod.spec.node_selector, labels),
         *node_affinity.operations(pod, required, preferred),
     ]
 
 
 def _tolerations(pod: Pod, edits: Sequence[Tolerate]) -> list[Operation]:
-    present = pod.spec.tolerations
-    wanted = [replace(edit, operator=edit.operator or _EQUAL) for edit in edits]
-    known = [read_toleration(toleration) for toleration in present or ()]
-    added = [write_toleration(edit) for edit in _new(wanted, known)]
+    tolerations = pod.spec.tolerations
+    full_edits = [replace(edit, operator=edit.operator or _EQUAL) for edit in edits]
+    pod_edits = [read_toleration(toleration) for toleration in tolerations or ()]
+    new_tolerations = [write_toleration(edit) for edit in _new(full_edits, pod_edits)]
     # The first toleration of a taint takes effect, and the API server's defaults come first.
-    replaced = [
+    replaced_indices = [
         index
-        for index, default in enumerate(known)
-        if default in DEFAULT_TOLERATIONS - set(wanted)
-        and any(tolerates(one, default.key) for one in wanted)
+        for index, default in enumerate(pod_edits)
+        if default in DEFAULT_TOLERATIONS - set(full_edits)
+        and any(tolerates(edit, default.key) for edit in full_edits)
     ]
-    removed = [{"op": "remove", "path": f"/spec/tolerations/{at}"} for at in reversed(replaced)]
-    return [*removed, *appended("/spec/tolerations", present, added)]
+    removals = [
+        {"op": "remove", "path": f"/spec/tolerations/{index}"}
+        for index in reversed(replaced_indices)
+    ]
+    return [*removals, *appended("/spec/tolerations", tolerations, new_tolerations)]
 
 
-def tolerates(one: Tolerate, key: str, value: str = "") -> bool:
+def tolerates(toleration: Tolerate, key: str, value: str = "") -> bool:
     """Return whether a toleration matches a `NoExecute` taint."""
-    if one.key not in {"", key} or one.effect not in {"", _NO_EXECUTE}:
+    if toleration.key not in {"", key} or toleration.effect not in {"", _NO_EXECUTE}:
         return False
-    return one.operator == "Exists" or one.value == value
+    return toleration.operator == "Exists" or toleration.value == value
 
 
 def read_toleration(toleration: Toleration) -> Tolerate:
@@ -211,8 +214,8 @@ def write_toleration(edit: Tolerate) -> dict[str, Any]:
     return {name: value for name, value in fields.items() if value not in {"", None}}
 
 
-def _new(wanted: Iterable[T], present: Sequence[T]) -> list[T]:
-    return [one for one in dict.fromkeys(wanted) if one not in present]
+def _new(items: Iterable[T], present_items: Sequence[T]) -> list[T]:
+    return [item for item in dict.fromkeys(items) if item not in present_items]
 
 
 _Writer = Callable[[Pod, Any], list[Operation]]

@@ -27,10 +27,10 @@ Term = tuple[Requirement, ...]
 
 def terms(pod: Pod) -> Sequence[Term] | None:
     """Return the pod's required terms; None if it has no required node affinity."""
-    node = _node(pod)
-    if node is None or node.required is None:
+    affinity = _node(pod)
+    if affinity is None or affinity.required is None:
         return None
-    return [_read(term) for term in node.required.node_selector_terms or ()]
+    return [_read(term) for term in affinity.required.node_selector_terms or ()]
 
 
 def operations(
@@ -38,62 +38,69 @@ def operations(
 ) -> list[Operation]:
     """Return the patch that adds the missing requirements and leaves the rest unchanged."""
     required = tuple(dict.fromkeys(required))
-    present, node = terms(pod), _node(pod)
-    made: list[Operation] = []
-    fresh: dict[str, Any] = {}
-    if required and present is None:
-        fresh[_REQUIRED] = {"nodeSelectorTerms": [_written(required)]}
-    sources = (node and node.required and node.required.node_selector_terms) or ()
-    for index, (term, source) in enumerate(zip(present or (), sources, strict=True)):
+    pod_terms, affinity = terms(pod), _node(pod)
+    patch: list[Operation] = []
+    parts: dict[str, Any] = {}
+    if required and pod_terms is None:
+        parts[_REQUIRED] = {"nodeSelectorTerms": [_written(required)]}
+    sources = (affinity and affinity.required and affinity.required.node_selector_terms) or ()
+    for index, (term, source) in enumerate(zip(pod_terms or (), sources, strict=True)):
         # An empty term matches no node; with a requirement it would match some.
         if term:
-            known = set(term)
-            made += _tightened(source, index, [one for one in required if one not in known])
-    added = _new_preferences(pod, preferred)
-    if node is not None and node.preferred is not None:
-        made += appended(f"{_NODE}/{_PREFERRED}", node.preferred, added)
-    elif added:
-        fresh[_PREFERRED] = added
-    return [*made, *_created(pod, fresh)]
+            old_term = set(term)
+            patch += _tightened(
+                source,
+                index,
+                [requirement for requirement in required if requirement not in old_term],
+            )
+    preferences = _new_preferences(pod, preferred)
+    if affinity is not None and affinity.preferred is not None:
+        patch += appended(f"{_NODE}/{_PREFERRED}", affinity.preferred, preferences)
+    elif preferences:
+        parts[_PREFERRED] = preferences
+    return [*patch, *_created(pod, parts)]
 
 
-def _tightened(term: NodeSelectorTerm, index: int, added: Sequence[Requirement]) -> list[Operation]:
-    written = _written(added)
-    lists = {"matchExpressions": term.match_expressions, "matchFields": term.match_fields}
+def _tightened(
+    term: NodeSelectorTerm, index: int, requirements: Sequence[Requirement]
+) -> list[Operation]:
+    new_entries = _written(requirements)
+    entry_lists = {"matchExpressions": term.match_expressions, "matchFields": term.match_fields}
     return [
         operation
-        for name, present in lists.items()
-        for operation in appended(f"{_TERMS}/{index}/{name}", present, written.get(name, ()))
+        for name, entries in entry_lists.items()
+        for operation in appended(f"{_TERMS}/{index}/{name}", entries, new_entries.get(name, ()))
     ]
 
 
-def _new_preferences(pod: Pod, wanted: Iterable[PreferNodes]) -> list[dict[str, Any]]:
-    node = _node(pod)
-    present = {
-        PreferNodes(term.weight, _read(term.preference)) for term in (node and node.preferred) or ()
+def _new_preferences(pod: Pod, preferences: Iterable[PreferNodes]) -> list[dict[str, Any]]:
+    affinity = _node(pod)
+    present_preferences = {
+        PreferNodes(term.weight, _read(term.preference))
+        for term in (affinity and affinity.preferred) or ()
     }
     return [
-        {"weight": one.weight, "preference": _written(one.requirements)}
-        for one in dict.fromkeys(map(_as_read, wanted))
-        if one not in present
+        {"weight": preference.weight, "preference": _written(preference.requirements)}
+        for preference in dict.fromkeys(map(_as_read, preferences))
+        if preference not in present_preferences
     ]
 
 
-def _as_read(wanted: PreferNodes) -> PreferNodes:
+def _as_read(preference: PreferNodes) -> PreferNodes:
     """Return the preference with labels before fields, as in a decoded pod."""
-    ordered = sorted(wanted.requirements, key=lambda one: one.is_field)
-    return PreferNodes(wanted.weight, tuple(ordered))
+    requirements = sorted(preference.requirements, key=lambda requirement: requirement.is_field)
+    return PreferNodes(preference.weight, tuple(requirements))
 
 
-def _created(pod: Pod, fresh: Mapping[str, Any]) -> list[Operation]:
+def _created(pod: Pod, parts: Mapping[str, Any]) -> list[Operation]:
     """Return the operations that add missing parts, from the lowest level that exists."""
-    if not fresh:
+    if not parts:
         return []
     if pod.spec.affinity is None:
-        return [add(_AFFINITY, {"nodeAffinity": dict(fresh)})]
+        return [add(_AFFINITY, {"nodeAffinity": dict(parts)})]
     if pod.spec.affinity.node_affinity is None:
-        return [add(_NODE, dict(fresh))]
-    return [add(f"{_NODE}/{name}", value) for name, value in fresh.items()]
+        return [add(_NODE, dict(parts))]
+    return [add(f"{_NODE}/{name}", value) for name, value in parts.items()]
 
 
 def _node(pod: Pod) -> NodeAffinity | None:
@@ -102,22 +109,22 @@ def _node(pod: Pod) -> NodeAffinity | None:
 
 
 def _read(term: NodeSelectorTerm) -> Term:
-    lists = ((term.match_expressions, False), (term.match_fields, True))
+    entry_lists = ((term.match_expressions, False), (term.match_fields, True))
     return tuple(
-        Requirement(one.key, one.operator, one.values or (), is_field)
-        for found, is_field in lists
-        for one in found or ()
+        Requirement(entry.key, entry.operator, entry.values or (), is_field)
+        for entries, is_field in entry_lists
+        for entry in entries or ()
     )
 
 
 def _written(requirements: Iterable[Requirement]) -> dict[str, Any]:
     term: dict[str, Any] = {}
-    for one in requirements:
-        written: dict[str, Any] = {"key": one.key, "operator": one.operator}
-        if one.values:
-            written["values"] = list(one.values)
-        name = "matchFields" if one.is_field else "matchExpressions"
-        term.setdefault(name, []).append(written)
+    for requirement in requirements:
+        entry: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
+        if requirement.values:
+            entry["values"] = list(requirement.values)
+        name = "matchFields" if requirement.is_field else "matchExpressions"
+        term.setdefault(name, []).append(entry)
     return term
 
 
@@ -126,18 +133,20 @@ def add(path: str, value: Any) -> Operation:
     return {"op": "add", "path": path, "value": value}
 
 
-def appended(path: str, present: object | None, added: Sequence[Any]) -> list[Operation]:
+def appended(path: str, old_items: object | None, new_items: Sequence[Any]) -> list[Operation]:
     """Return the operations that append to a list, which is created if it does not exist."""
-    if added and present is None:
-        return [add(path, list(added))]
-    return [add(f"{path}/-", one) for one in added]
+    if new_items and old_items is None:
+        return [add(path, list(new_items))]
+    return [add(f"{path}/-", item) for item in new_items]
 
 
 def unmet(pod: Pod, node: Node) -> Sequence[Requirement]:
     """Return the pod's requirements that a node does not meet; empty if it meets them."""
-    selected = tuple(Requirement(key, "In", (value,)) for key, value in pod.node_selector.items())
+    selector_term = tuple(
+        Requirement(key, "In", (value,)) for key, value in pod.node_selector.items()
+    )
     affinity = _node(pod)
-    return [*_unmet(selected, node), *outside(affinity.required if affinity else None, node)]
+    return [*_unmet(selector_term, node), *outside(affinity.required if affinity else None, node)]
 
 
 def outside(selector: NodeSelector | None, node: Node) -> Sequence[Requirement]:
@@ -145,18 +154,23 @@ def outside(selector: NodeSelector | None, node: Node) -> Sequence[Requirement]:
 
     If there are several terms, they are those of the term that is closest to matching.
     """
-    found = selector.node_selector_terms if selector else None
-    alternatives = [_unmet(term, node) for term in map(_read, found or ()) if term]
+    selector_terms = selector.node_selector_terms if selector else None
+    alternatives = [_unmet(term, node) for term in map(_read, selector_terms or ()) if term]
     return min(
-        alternatives, key=lambda term: (any(one.is_field for one in term), len(term)), default=()
+        alternatives,
+        key=lambda term: (any(requirement.is_field for requirement in term), len(term)),
+        default=(),
     )
 
 
 def _unmet(term: Term, node: Node) -> Sequence[Requirement]:
     return [
-        one
-        for one in term
-        if not meets(node.metadata.name if one.is_field else node.labels.get(one.key), one)
+        requirement
+        for requirement in term
+        if not meets(
+            node.metadata.name if requirement.is_field else node.labels.get(requirement.key),
+            requirement,
+        )
     ]
 
 
@@ -181,9 +195,9 @@ def meets(value: str | None, requirement: Requirement) -> bool:
 def impossible(requirements: Iterable[Requirement]) -> Sequence[Requirement]:
     """Return requirements on one label that no node can meet together; empty if there are none."""
     by_key: dict[tuple[str, bool], list[Requirement]] = {}
-    for one in requirements:
-        by_key.setdefault((one.key, one.is_field), []).append(one)
-    return next((found for found in by_key.values() if not _possible(found)), ())
+    for requirement in requirements:
+        by_key.setdefault((requirement.key, requirement.is_field), []).append(requirement)
+    return next((group for group in by_key.values() if not _possible(group)), ())
 
 
 def nowhere(pod: Pod) -> Sequence[Requirement]:
@@ -191,15 +205,19 @@ def nowhere(pod: Pod) -> Sequence[Requirement]:
 
     Every non-empty term must be impossible; an empty term matches no node anyway.
     """
-    found = [impossible(one for one in term if one.is_field) for term in terms(pod) or () if term]
-    return found[0] if found and all(found) else ()
+    conflicts = [
+        impossible(requirement for requirement in term if requirement.is_field)
+        for term in terms(pod) or ()
+        if term
+    ]
+    return conflicts[0] if conflicts and all(conflicts) else ()
 
 
 def _possible(requirements: Sequence[Requirement]) -> bool:
     """Return whether a node can meet all of these requirements on one label."""
     by_operator: dict[str, list[tuple[str, ...]]] = {}
-    for one in requirements:
-        by_operator.setdefault(one.operator, []).append(one.values)
+    for requirement in requirements:
+        by_operator.setdefault(requirement.operator, []).append(requirement.values)
     if "DoesNotExist" in by_operator:
         return not by_operator.keys() & {"In", "Exists", "Gt", "Lt"}
     low, high = _between(by_operator)

@@ -58,7 +58,7 @@ class ReleaseDecider:
         self._failing: dict[str, dict[str, int]] = {}
         """Time of each plugin's first failure to decide about a pod, by pod UID and plugin name.
         Dropped when plugins are no longer asked, such as in a freeze, and in a new term."""
-        self._forgetting = [one for one in profiles.plugins if overrides(one, "forget")]
+        self._forgetting = [plugin for plugin in profiles.plugins if overrides(plugin, "forget")]
         self._pools = {
             plugin.name: ThreadPool(PERMIT_THREADS, f"permit-{plugin.name}")
             for plugin in profiles.plugins
@@ -80,21 +80,24 @@ class ReleaseDecider:
         A pod that another plugin holds until an event is not released before this time.
         """
         times = [
-            (self._foresee(one, pod, pod.created_ms).at_ms, one.name) for one in self._holders(pod)
+            (self._foresee(plugin, pod, pod.created_ms).at_ms, plugin.name)
+            for plugin in self._holders(pod)
         ]
-        return max((one for one in times if pod.created_ms < one[0] < NEVER_MS), default=(0, ""))
+        return max(
+            (entry for entry in times if pod.created_ms < entry[0] < NEVER_MS), default=(0, "")
+        )
 
     def permit(self, pod: Pod, now_ms: int) -> Due:
         """Return whether all plugins that hold a pod allow it to start now, or until when it waits.
 
         Called when the due time that `due` returned has come. Raises PluginFailedError.
         """
-        waiting: set[Plugin] = set()
+        waiting_plugins: set[Plugin] = set()
 
         def ask(plugin: Plugin, pod: Pod, at_ms: int) -> Due:
             due = self._ask(plugin, pod, at_ms, now_ms)
             if due.at_ms > at_ms:
-                waiting.add(plugin)
+                waiting_plugins.add(plugin)
             return due
 
         try:
@@ -104,7 +107,9 @@ class ReleaseDecider:
             raise
         if due.at_ms > now_ms:
             # The pod waits, so it does not need what the plugins that allow it have reserved.
-            _unreserve([one for one in self._reserving(pod) if one not in waiting], pod)
+            _unreserve(
+                [plugin for plugin in self._reserving(pod) if plugin not in waiting_plugins], pod
+            )
         return due
 
     def reserve(self, pod: Pod, now_ms: int) -> Due | None:
@@ -112,19 +117,19 @@ class ReleaseDecider:
 
         Without success, all reservations are undone. Raises PluginFailedError.
         """
-        reserved: list[Plugin] = []
+        reserved_plugins: list[Plugin] = []
         for plugin in self._reserving(pod):
             try:
-                answer = _as_due(plugin, plugin.reserve(pod, now_ms), pod)
+                due = _as_due(plugin, plugin.reserve(pod, now_ms), pod)
             except Exception as exc:
-                _unreserve(reserved, pod)
+                _unreserve(reserved_plugins, pod)
                 raise PluginFailedError(
                     f"plugin {plugin.name!r} failed in reserve: {described(exc)}"
                 ) from exc
-            if answer.at_ms > now_ms:
-                _unreserve(reserved, pod)
-                return answer
-            reserved.append(plugin)
+            if due.at_ms > now_ms:
+                _unreserve(reserved_plugins, pod)
+                return due
+            reserved_plugins.append(plugin)
         return None
 
     def unreserve(self, pod: Pod) -> None:
@@ -135,8 +140,8 @@ class ReleaseDecider:
         """Undo all reservations for a pod that cannot start now, regardless of its profile."""
         self._failing.pop(pod.metadata.uid, None)
         gates = pod.gates
-        reserving = [one for one in self.profiles.plugins if overrides(one, "reserve")]
-        _unreserve([one for one in reserving if one.gate in gates], pod)
+        plugins = [plugin for plugin in self.profiles.plugins if overrides(plugin, "reserve")]
+        _unreserve([plugin for plugin in plugins if plugin.gate in gates], pod)
 
     def forget(self, uid: str) -> None:
         """Drop the plugins' state of a pod that is no longer held."""
@@ -148,7 +153,7 @@ class ReleaseDecider:
                 _log.error("plugin %r failed in forget: %s", plugin.name, described(exc))
 
     def _reserving(self, pod: Pod) -> list[Plugin]:
-        return [one for one in self._holders(pod) if overrides(one, "reserve")]
+        return [plugin for plugin in self._holders(pod) if overrides(plugin, "reserve")]
 
     def _holders(self, pod: Pod) -> list[Plugin]:
         profile = self.profiles.select(pod)
@@ -157,27 +162,29 @@ class ReleaseDecider:
 
     def _decide(self, pod: Pod, now_ms: int, ask: Callable[[Plugin, Pod, int], Due]) -> Due:
         holders, created_ms = self._holders(pod), pod.created_ms
-        decisions = [ask(one, pod, created_ms) for one in holders if one.permit_is_final]
-        no_holder = DELAY_GATE in pod.gates and all(one.gate != DELAY_GATE for one in holders)
+        decisions = [ask(plugin, pod, created_ms) for plugin in holders if plugin.permit_is_final]
+        no_holder = DELAY_GATE in pod.gates and all(plugin.gate != DELAY_GATE for plugin in holders)
         if no_holder or not holders:
             decisions.append(_by_annotations(pod))
         due = _latest(decisions) if decisions else Due(created_ms)
-        others = [one for one in holders if not one.permit_is_final]
+        other_holders = [plugin for plugin in holders if not plugin.permit_is_final]
         at_ms = max(due.at_ms, now_ms)
-        for _ in range(_ROUNDS if others else 0):
-            later = _latest(ask(plugin, pod, at_ms) for plugin in others)
-            if later.at_ms <= at_ms:
-                problem = "; ".join(filter(None, (due.problem, later.problem)))
+        for _ in range(_ROUNDS if other_holders else 0):
+            later_due = _latest(ask(plugin, pod, at_ms) for plugin in other_holders)
+            if later_due.at_ms <= at_ms:
+                problem = "; ".join(filter(None, (due.problem, later_due.problem)))
                 due = due._replace(problem=problem)
                 break
-            due, at_ms = later, later.at_ms
+            due, at_ms = later_due, later_due.at_ms
             # A plugin allows the time that it returned. An open-ended time is checked once due.
-            if at_ms >= NEVER_MS or len(others) == 1 or later.open_ended:
+            if at_ms >= NEVER_MS or len(other_holders) == 1 or later_due.open_ended:
                 break
         if due.at_ms < NEVER_MS:
-            return due._replace(recheck=True) if others else due
-        known_ms = max((one.at_ms for one in decisions if one.at_ms < NEVER_MS), default=0)
-        return due._replace(recheck=bool(others), earliest_ms=known_ms)
+            return due._replace(recheck=True) if other_holders else due
+        earliest_ms = max(
+            (decision.at_ms for decision in decisions if decision.at_ms < NEVER_MS), default=0
+        )
+        return due._replace(recheck=bool(other_holders), earliest_ms=earliest_ms)
 
     def _foresee(self, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
         if plugin.permit_may_block or plugin.name in allowed_plugins(pod.annotations):
@@ -192,7 +199,7 @@ class ReleaseDecider:
         if plugin.name in allowed_plugins(pod.annotations):
             return Due(pod.created_ms)
         profile = self.profiles.select(pod)
-        began, status = self._runner.timer(), str(Code.ERROR)
+        start, status = self._runner.timer(), str(Code.ERROR)
         try:
             answer = self._answer(plugin, pod, at_ms)
             due, status = _as_due(plugin, answer, pod), type(answer).__name__
@@ -208,7 +215,7 @@ class ReleaseDecider:
                 extension_point="permit",
                 status=status,
                 profile=profile.name if profile else "",
-                seconds=self._runner.timer() - began,
+                seconds=self._runner.timer() - start,
             )
         return due
 
@@ -231,18 +238,18 @@ class ReleaseDecider:
         if pool.queued >= PERMIT_QUEUE:
             raise TimeoutError(f"{PERMIT_QUEUE} earlier calls wait for an answer")
         answers: SimpleQueue[Permit | Exception] = SimpleQueue()
-        asked = [pod]
+        pending_pods = [pod]
 
         def call() -> None:
             # Empty if the call timed out while it was queued.
-            for one in tuple(asked):
-                answers.put(_outcome(plugin, one, at_ms))
+            for pending_pod in tuple(pending_pods):
+                answers.put(_outcome(plugin, pending_pod, at_ms))
 
         pool.submit(call)
         try:
             answer = answers.get(timeout=PERMIT_SECONDS)
         except Empty:
-            asked.clear()
+            pending_pods.clear()
             raise TimeoutError(f"no answer within {PERMIT_SECONDS:g} s") from None
         if isinstance(answer, Exception):
             raise answer
@@ -285,8 +292,10 @@ class ReleaseDecider:
             codes.add(result.code)
             edits.extend(result.edits)
             warnings.extend([*result.warnings, *([result.reason] if result.reason else [])])
-        worst = next((one for one in (Code.ERROR, Code.REJECT) if one in codes), Code.SUCCESS)
-        return Verdict(worst, edits, (), warnings)
+        worst_code = next(
+            (code for code in (Code.ERROR, Code.REJECT) if code in codes), Code.SUCCESS
+        )
+        return Verdict(worst_code, edits, (), warnings)
 
 
 def _as_due(plugin: Plugin, answer: object, pod: Pod) -> Due:
@@ -300,8 +309,8 @@ def _as_due(plugin: Plugin, answer: object, pod: Pod) -> Due:
         case Wait(until, reason, problem, open_ended):
             at_ms = NEVER_MS if until is None else int(until)
             at_ms = min(max(at_ms, pod.created_ms), NEVER_MS)
-            said = _kept(f"{plugin.name}: {reason}") if reason else ""
-            return Due(at_ms, _kept(problem), said, open_ended=bool(open_ended))
+            wait_reason = _kept(f"{plugin.name}: {reason}") if reason else ""
+            return Due(at_ms, _kept(problem), wait_reason, open_ended=bool(open_ended))
         case Reject(reason):
             return Due(NEVER_MS, _kept(f"{plugin.name}: {reason}"))
     raise TypeError(f"it returned {type(answer).__name__}, not Allow, Wait or Reject")
@@ -317,16 +326,16 @@ def _latest(decisions: Iterable[Due]) -> Due:
     decisions = list(decisions)
     if len(decisions) == 1:
         return decisions[0]
-    at_ms = max(one.at_ms for one in decisions)
-    latest = [one for one in decisions if one.at_ms == at_ms]
-    problems = "; ".join(one.problem for one in latest if one.problem)
-    reasons = "; ".join(one.reason for one in latest if one.reason)
+    at_ms = max(decision.at_ms for decision in decisions)
+    latest_decisions = [decision for decision in decisions if decision.at_ms == at_ms]
+    problems = "; ".join(decision.problem for decision in latest_decisions if decision.problem)
+    reasons = "; ".join(decision.reason for decision in latest_decisions if decision.reason)
     return Due(
         at_ms,
         problems,
         reasons,
-        recheck=any(one.recheck for one in decisions),
-        open_ended=any(one.open_ended for one in latest),
+        recheck=any(decision.recheck for decision in decisions),
+        open_ended=any(decision.open_ended for decision in latest_decisions),
     )
 
 

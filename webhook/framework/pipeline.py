@@ -70,9 +70,9 @@ class AdmissionPipeline:
         With `run_all`, a rejection also lists the problems that `validate` would find.
         """
         profile = self.profiles.select_for(review)
-        workload, old = review.workload, review.old_workload
-        if workload is not None and old is not None:
-            return self._restore(profile or _NO_PROFILE, review, workload, old)
+        workload, old_workload = review.workload, review.old_workload
+        if workload is not None and old_workload is not None:
+            return self._restore(profile or _NO_PROFILE, review, workload, old_workload)
         excess = limits.find_excess(review.pod)
         reasons = [excess] if excess else _added_finalizers(review, profile)
         if reasons:
@@ -85,13 +85,13 @@ class AdmissionPipeline:
         return verdict
 
     def _restore(
-        self, profile: Profile, review: PodReview, workload: Workload, old: Workload
+        self, profile: Profile, review: PodReview, workload: Workload, old_workload: Workload
     ) -> Verdict:
         """Restore annotations that an update of a workload dropped."""
         edits: list[Edit] = []
         for plugin in profile.plugins:
             with self.runner.measure(plugin, "mutate", profile.name, review) as call:
-                call.result = plugin.restore(workload, old)
+                call.result = plugin.restore(workload, old_workload)
             edits += call.result.edits
         return Verdict(Code.SUCCESS, edits)
 
@@ -99,20 +99,22 @@ class AdmissionPipeline:
         edits: list[Edit] = []
         warnings: list[str] = []
         reasons: list[str] = []
-        succeeded: list[Plugin] = []
+        succeeded_plugins: list[Plugin] = []
         for plugin in profile.plugins:
             result = self._mutate_one(plugin, context, rejected=bool(reasons))
             edits.extend(result.edits)
             warnings.extend(result.warnings)
             if result.code is Code.SUCCESS:
-                succeeded.append(plugin)
+                succeeded_plugins.append(plugin)
             if result.code is Code.REJECT:
                 reasons.append(result.reason)
                 if not profile.run_all:
                     break
         if reasons:
-            further = self._further_reasons(succeeded, edits, context) if profile.run_all else ()
-            return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further))))
+            further_reasons = (
+                self._further_reasons(succeeded_plugins, edits, context) if profile.run_all else ()
+            )
+            return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further_reasons))))
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
         changed = any(not isinstance(edit, RemoveAnnotation | RemoveLabel) for edit in edits)
@@ -151,14 +153,14 @@ class AdmissionPipeline:
         if len(review.request.object) > _MAX_DECODED:
             return
         try:
-            stored = replace(context, review=edited(review, edits))
+            stored_context = replace(context, review=edited(review, edits))
         except Exception as exc:  # noqa: BLE001 - the pod is rejected anyway
             _log.error("%s: edits do not fit the pod: %s", review.display_name, described(exc))
             return
         for plugin in plugins:
             try:
                 with self.runner.measure(plugin, "validate", context.profile, review) as call:
-                    call.result = plugin.validate(stored.review.pod, stored)
+                    call.result = plugin.validate(stored_context.review.pod, stored_context)
             except PluginFailedError as exc:
                 _log.error("%s: %s", review.display_name, exc)  # the pod is rejected anyway
                 continue
@@ -173,7 +175,9 @@ class AdmissionPipeline:
         excess = _find_excess(review)
         if excess:
             return Verdict(Code.REJECT, (), [excess])
-        verdicts = [self._validate_one(one, now_ms) for one in _each(review)]
+        verdicts = [
+            self._validate_one(template_review, now_ms) for template_review in _each(review)
+        ]
         return _joined(verdicts) if len(verdicts) > 1 else verdicts[0]
 
     def _validate_one(self, review: PodReview, now_ms: int) -> Verdict:
@@ -186,15 +190,15 @@ class AdmissionPipeline:
     def _validate(self, profile: Profile, context: Context) -> Verdict:
         review = context.review
         workload = review.workload
-        where = f"{workload.path}.metadata: " if workload else ""
-        reasons = [where + reason for reason in _added_finalizers(review, profile)]
+        pod_prefix = f"{workload.path}.metadata: " if workload else ""
+        reasons = [pod_prefix + reason for reason in _added_finalizers(review, profile)]
         if review.workload is None and review.old is None:
             reasons += self._forged(profile, review)
         warnings = self._stray_keys.warnings(review)
-        for place, result in self._validations(profile, where, context):
+        for prefix, result in self._validations(profile, pod_prefix, context):
             warnings.extend(result.warnings)
             if result.code is Code.REJECT:
-                reasons.append(place + result.reason)
+                reasons.append(prefix + result.reason)
                 if not profile.run_all:
                     break
         # Several plugins that hold the pods of a template may give the same warning.
@@ -210,31 +214,31 @@ class AdmissionPipeline:
         gates = [gate for gate in pod.gates if gate in self._gates]
         if gates and ALLOWED_ANNOTATION in pod.annotations:
             yield f"annotation {ALLOWED_ANNOTATION}: a new pod cannot have it: call Holdfast last"
-        recorded = self.profiles.recorded(pod, review.request.namespace) or profile
-        kept = {plugin.gate for plugin in recorded.holding}
-        lost = [gate for gate in gates if gate not in kept]
-        if lost:
+        recorded_profile = self.profiles.recorded(pod, review.request.namespace) or profile
+        profile_gates = {plugin.gate for plugin in recorded_profile.holding}
+        lost_gates = [gate for gate in gates if gate not in profile_gates]
+        if lost_gates:
             yield (
-                f"annotation {PROFILE_ANNOTATION}: {messages.quote(recorded.name)} is not a "
-                f"profile with gate {lost[0]}: call Holdfast last"
+                f"annotation {PROFILE_ANNOTATION}: {messages.quote(recorded_profile.name)} is not "
+                f"a profile with gate {lost_gates[0]}: call Holdfast last"
             )
 
     def _validations(
-        self, profile: Profile, where: str, context: Context
+        self, profile: Profile, pod_prefix: str, context: Context
     ) -> Iterator[tuple[str, Result]]:
         workload = context.review.workload
         for plugin in profile.plugins:
             if workload is not None and plugin.workload_keys:
                 yield "metadata: ", self._call_validate(plugin, context, workload)
-            yield where, self._call_validate(plugin, context)
+            yield pod_prefix, self._call_validate(plugin, context)
 
     def _call_validate(
         self, plugin: Plugin, context: Context, workload: Workload | None = None
     ) -> Result:
         review = context.review
-        asked = _concerns if workload is None else _has_workload_key
+        concerns = _concerns if workload is None else _has_workload_key
         with self.runner.measure(plugin, "validate", context.profile, review) as call:
-            if plugin.may_block and not asked(plugin, review):
+            if plugin.may_block and not concerns(plugin, review):
                 call.result = skip()
             elif workload is not None:
                 call.result = plugin.validate_workload(workload, review.old_workload)
@@ -260,9 +264,9 @@ def _each(review: PodReview) -> list[PodReview]:
 
 
 def _joined(verdicts: Sequence[Verdict]) -> Verdict:
-    rejected = any(one.code is Code.REJECT for one in verdicts)
-    reasons = [reason for one in verdicts for reason in one.reasons]
-    warnings = dict.fromkeys(warning for one in verdicts for warning in one.warnings)
+    rejected = any(verdict.code is Code.REJECT for verdict in verdicts)
+    reasons = [reason for verdict in verdicts for reason in verdict.reasons]
+    warnings = dict.fromkeys(warning for verdict in verdicts for warning in verdict.warnings)
     return Verdict(Code.REJECT if rejected else Code.SUCCESS, (), reasons, [*warnings])
 
 
@@ -274,14 +278,20 @@ def _find_excess(review: PodReview) -> str:
     workload = review.workload
     if workload is None:
         return limits.find_excess(review.pod) if review.request.operation == "CREATE" else ""
-    own = limits.find_excess(Pod(workload.own.metadata))
-    if own:
-        return own
-    each = _each(review)
-    where = f"{len(each)} templates together" if review.others else workload.path
-    outer = [Pod(one.workload.outer.metadata) for one in each if one.workload]
-    excess = limits.find_excess(*(one.pod for one in each)) or limits.find_excess(*outer)
-    return excess and f"{where}: {excess}"
+    own_excess = limits.find_excess(Pod(workload.own.metadata))
+    if own_excess:
+        return own_excess
+    reviews = _each(review)
+    place = f"{len(reviews)} templates together" if review.others else workload.path
+    outer_pods = [
+        Pod(template_review.workload.outer.metadata)
+        for template_review in reviews
+        if template_review.workload
+    ]
+    excess = limits.find_excess(
+        *(template_review.pod for template_review in reviews)
+    ) or limits.find_excess(*outer_pods)
+    return excess and f"{place}: {excess}"
 
 
 def _concerns(plugin: Plugin, review: PodReview) -> bool:
@@ -294,17 +304,19 @@ def _concerns(plugin: Plugin, review: PodReview) -> bool:
         return True
     if review.old is None:
         return False
-    new, old = review.pod.annotations, review.old.annotations
-    return any(new.get(key) != old.get(key) for key in plugin.keys)
+    annotations, old_annotations = review.pod.annotations, review.old.annotations
+    return any(annotations.get(key) != old_annotations.get(key) for key in plugin.keys)
 
 
 def _has_workload_key(plugin: Plugin, review: PodReview) -> bool:
     """Return whether a workload itself has, or had, one of the plugin's annotations."""
-    workloads = [one for one in (review.workload, review.old_workload) if one is not None]
+    workloads = [
+        workload for workload in (review.workload, review.old_workload) if workload is not None
+    ]
     return any(
-        key in one.own.annotations
-        for one in workloads
-        for key in plugin.workload_keys.get(one.kind, ())
+        key in workload.own.annotations
+        for workload in workloads
+        for key in plugin.workload_keys.get(workload.kind, ())
     )
 
 
@@ -313,22 +325,28 @@ def _added_finalizers(review: PodReview, profile: Profile | None) -> list[str]:
 
     A pod may have hundreds of thousands of finalizers, including duplicates.
     """
-    ours = dict.fromkeys(one for one in review.pod.finalizers if one.startswith(OWN_PREFIX))
-    if not ours:
+    own_finalizers = dict.fromkeys(
+        finalizer for finalizer in review.pod.finalizers if finalizer.startswith(OWN_PREFIX)
+    )
+    if not own_finalizers:
         return []
-    before = frozenset(review.old.finalizers if review.old else ())
-    added = [finalizer for finalizer in ours if finalizer not in before]
-    allowed = {
+    old_finalizers = frozenset(review.old.finalizers if review.old else ())
+    new_finalizers = [finalizer for finalizer in own_finalizers if finalizer not in old_finalizers]
+    allowed_finalizers = {
         plugin.finalizer
-        for plugin in (profile.finalizing if profile and added else ())
+        for plugin in (profile.finalizing if profile and new_finalizers else ())
         if plugin.may_have_finalizer(review)
     }
-    rejected = [finalizer for finalizer in added if finalizer not in allowed]
+    rejected_finalizers = [
+        finalizer for finalizer in new_finalizers if finalizer not in allowed_finalizers
+    ]
     reasons = [
         f"finalizer {messages.quote(finalizer)} is reserved for Holdfast: remove it "
         "(a restore should leave out the pods of VMs)"
-        for finalizer in rejected[:_MAX_NAMED]
+        for finalizer in rejected_finalizers[:_MAX_NAMED]
     ]
-    if len(rejected) > _MAX_NAMED:
-        reasons.append(f"{len(rejected) - _MAX_NAMED:,} more finalizers are reserved as well")
+    if len(rejected_finalizers) > _MAX_NAMED:
+        reasons.append(
+            f"{len(rejected_finalizers) - _MAX_NAMED:,} more finalizers are reserved as well"
+        )
     return reasons

@@ -94,7 +94,7 @@ class Profiles:
             for profile in self.by_name.values()
             for namespace in profile.namespaces or ("",)
         }
-        self.plugins = [plugin for one in self.by_name.values() for plugin in one.plugins]
+        self.plugins = [plugin for profile in self.by_name.values() for plugin in profile.plugins]
 
     def select(self, pod: Pod) -> Profile | None:
         """Return a stored pod's profile: the recorded one, or else the one for a new pod."""
@@ -118,12 +118,12 @@ class Profiles:
 
     def recorded(self, pod: Pod, namespace: str) -> Profile | None:
         """Return the profile recorded on a pod, or None if it does not serve the namespace."""
-        found = self.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""))
-        return found if found and namespace in (found.namespaces or (namespace,)) else None
+        profile = self.by_name.get(pod.annotations.get(PROFILE_ANNOTATION, ""))
+        return profile if profile and namespace in (profile.namespaces or (namespace,)) else None
 
     def _serving(self, pod: Pod, namespace: str) -> Profile | None:
         for scheduler in (scheduler_of(pod), REST_OF_PODS):
-            found = self._served.get((scheduler, namespace)) or self._served.get((scheduler, ""))
-            if found is not None:
-                return found
+            profile = self._served.get((scheduler, namespace)) or self._served.get((scheduler, ""))
+            if profile is not None:
+                return profile
         return None

@@ -155,11 +155,9 @@ def _check(result: object, plugin: Plugin) -> None:
     if result.edits == () == result.warnings:
         return
     parts: tuple[object, ...] = (result.edits, result.warnings)
-    for found in parts:
-        if type(found) not in _USUAL and (
-            not isinstance(found, Sequence) or isinstance(found, str)
-        ):
-            raise TypeError(f"it returned {type(found).__name__}, not a list of edits or warnings")
+    for part in parts:
+        if type(part) not in _USUAL and (not isinstance(part, Sequence) or isinstance(part, str)):
+            raise TypeError(f"it returned {type(part).__name__}, not a list of edits or warnings")
     for edit in result.edits:
         _check_edit(edit, plugin)
     for warning in result.warnings:
@@ -175,7 +173,7 @@ def _check_edit(edit: Edit, plugin: Plugin) -> None:
         )
 
 
-def _check_text(found: object, what: str) -> None:
-    if not isinstance(found, str):
-        raise TypeError(f"it returned the {what} {type(found).__name__}; use text")
-    found.encode()  # raises on a lone surrogate, which a JSON response cannot contain
+def _check_text(text: object, kind: str) -> None:
+    if not isinstance(text, str):
+        raise TypeError(f"it returned the {kind} {type(text).__name__}; use text")
+    text.encode()  # raises on a lone surrogate, which a JSON response cannot contain

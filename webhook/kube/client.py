@@ -148,12 +148,12 @@ class Cluster:
                 "TMPDIR to a folder with free space"
             ) from None
         except Exception as exc:  # noqa: BLE001 - for a broken file the client may raise anything
-            named = ", ".join(map(str, kubeconfigs(kubeconfig)))
+            paths = ", ".join(map(str, kubeconfigs(kubeconfig)))
             problem = messages.one_line(exc)  # it may quote the file
             if not isinstance(exc, _unreadable()):
                 problem = f"{type(exc).__name__}: {problem}"
             raise StartError(
-                f"no usable kubeconfig {named} ({problem}); give one with --kubeconfig or "
+                f"no usable kubeconfig {paths} ({problem}); give one with --kubeconfig or "
                 "KUBECONFIG, or run in a pod with a ServiceAccount"
             ) from None
 
@@ -239,11 +239,11 @@ class Cluster:
                 raise self._status_error(_read_response(response, received))
             parts: list[bytes] = []
             for chunk in _in_groups(response.stream(1 << 16)):
-                end, *others = chunk.split(b"\n")
+                end, *starts = chunk.split(b"\n")
                 parts.append(end)
-                for other in others:
+                for start in starts:
                     yield b"".join(parts)
-                    parts = [other]
+                    parts = [start]
         except (urllib3.exceptions.HTTPError, OSError) as exc:
             raise UnreachableError(
                 f"{self.server}: the watch was interrupted: {unreachable.reason(exc)}"
@@ -312,10 +312,10 @@ class Cluster:
         """Return the Authorization header. Raises CredentialsError if the token cannot be read."""
         if self._is_rejected:
             self._renew_rejected()
-        asked, known = self._token
+        read_at, cached_headers = self._token
         now = self._now()
-        if now - asked < TOKEN_SECONDS:
-            return known
+        if now - read_at < TOKEN_SECONDS:
+            return cached_headers
         headers: dict[str, str] = {}
         try:
             if self._has_expired() or self._lacks_files():
@@ -342,19 +342,19 @@ class Cluster:
 
     def _lacks_files(self) -> bool:
         """Return whether a file that the client wrote is missing, as after a cleanup of /tmp."""
-        known = self._client.configuration
-        files = (known.ssl_ca_cert, known.cert_file, known.key_file)
+        configuration = self._client.configuration
+        files = (configuration.ssl_ca_cert, configuration.cert_file, configuration.key_file)
         return any(file and not Path(file).exists() for file in files)
 
     def _renew_credentials(self) -> None:
         """Renew the credentials, and close idle connections, which keep the old certificate."""
-        known = self._client.configuration
-        before = known.cert_file, known.key_file
+        configuration = self._client.configuration
+        files = configuration.cert_file, configuration.key_file
         self._renew()
-        if before != (known.cert_file, known.key_file):
+        if files != (configuration.cert_file, configuration.key_file):
             self._manager.clear()
-            self._manager = type(self._client.rest_client)(known).pool_manager
-        if known.cert_file:
+            self._manager = type(self._client.rest_client)(configuration).pool_manager
+        if configuration.cert_file:
             self.close()
 
     def _url(self, path: str, query: Query | None) -> str:

@@ -51,9 +51,9 @@ _log = logging.getLogger("holdfast.controller")
 def create_by_dry_run(api: Api) -> float:
     """Return the creationTimestamp (epoch seconds) of a dry-run Event. Raises ClusterError."""
     query, body = {"dryRun": "All"}, msgspec.json.encode(_EVENT)
-    answer = api.request("POST", CREATE_PATH, query=query, body=body, timeout=PROBE_TIMEOUT)
-    created = listing.decoded(answer, CREATE_PATH, msgspec.json.Decoder(_Created))
-    return created.metadata.creation_timestamp.timestamp()
+    response = api.request("POST", CREATE_PATH, query=query, body=body, timeout=PROBE_TIMEOUT)
+    event = listing.decoded(response, CREATE_PATH, msgspec.json.Decoder(_Created))
+    return event.metadata.creation_timestamp.timestamp()
 
 
 @dataclass(eq=False)
@@ -99,7 +99,7 @@ class ClockSynchronizer:
 
     def _check(self) -> None:
         """Observe a creationTimestamp. If there is none but the server responds, trust `Date`."""
-        trusted, sent = self.clock.trusts_date, self.now()
+        was_trusted, sent = self.clock.trusts_date, self.now()
         try:
             created = create_by_dry_run(self.api)
         except ClusterError as exc:
@@ -111,7 +111,7 @@ class ClockSynchronizer:
             return
         self._skipped = False
         self.clock.observe_created(sent=sent, received=self.now(), created=created)
-        if trusted and not self.clock.trusts_date:
+        if was_trusted and not self.clock.trusts_date:
             _log.warning(
                 "the Date of the API server's responses is ahead of its creationTimestamps: is it "
                 "rewritten by a proxy? Releases go by creationTimestamps until this process ends"

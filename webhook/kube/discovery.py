@@ -46,11 +46,11 @@ def lists(read: Read, resource: str) -> bool:
     group without the kind. Raises ClusterError, also if the group is listed but cannot be found.
     """
     try:
-        served = read(kubevirt.API_PATH, _Resources).resources
+        resources = read(kubevirt.API_PATH, _Resources).resources
     except ApiStatusError as exc:
         if exc.status != 404:
             raise
         if any(group.name == kubevirt.GROUP for group in read(GROUPS, _Groups).groups):
             raise
         return False
-    return any(kind.name == resource for kind in served)
+    return any(kind.name == resource for kind in resources)

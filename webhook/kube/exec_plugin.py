@@ -52,25 +52,25 @@ def _run(settings: Any, provider: Any) -> dict[str, Any]:
     spec: dict[str, Any] = {"interactive": interactive}
     if provider.cluster:
         spec["cluster"] = {**provider.cluster.value}
-        for one in spec["cluster"].get("extensions") or ():
-            if one.get("name") == "client.authentication.k8s.io/exec":
-                spec["cluster"]["config"] = one.get("extension")
-    about = {"apiVersion": provider.api_version, "kind": "ExecCredential", "spec": spec}
+        for extension in spec["cluster"].get("extensions") or ():
+            if extension.get("name") == "client.authentication.k8s.io/exec":
+                spec["cluster"]["config"] = extension.get("extension")
+    info = {"apiVersion": provider.api_version, "kind": "ExecCredential", "spec": spec}
     try:
-        done = subprocess.run(
+        process = subprocess.run(
             provider.args,
             stdin=None if interactive else subprocess.DEVNULL,
             stdout=subprocess.PIPE,
-            env={**os.environ, **provider.env, "KUBERNETES_EXEC_INFO": json.dumps(about)},
+            env={**os.environ, **provider.env, "KUBERNETES_EXEC_INFO": json.dumps(info)},
             check=False,
         )
     except OSError as exc:
         hint = settings.safe_get("installHint") or "install it, or correct the kubeconfig"
         raise _error(settings, f"cannot be run ({exc.strerror})", str(hint)) from None
-    if done.returncode:
-        raise _error(settings, f"failed with exit code {done.returncode}")
+    if process.returncode:
+        raise _error(settings, f"failed with exit code {process.returncode}")
     try:
-        credential = json.loads(done.stdout)
+        credential = json.loads(process.stdout)
         status, version = credential["status"], credential["apiVersion"]
     except (ValueError, LookupError, TypeError):
         raise _error(settings, "did not print an ExecCredential") from None

@@ -59,9 +59,11 @@ class Kubeconfig:
 
         Its users share their values with the files' contents, which lets `save` detect changes.
         """
-        made: _Content = {kind: _entries(self._contents, kind) for kind in _LISTS}
-        named = [one[_CURRENT] for one in self._contents.values() if one.get(_CURRENT)]
-        return made | {_CURRENT: named[0]} if named else made
+        merged: _Content = {kind: _entries(self._contents, kind) for kind in _LISTS}
+        contexts = [
+            content[_CURRENT] for content in self._contents.values() if content.get(_CURRENT)
+        ]
+        return merged | {_CURRENT: contexts[0]} if contexts else merged
 
     def save(self) -> None:
         """Write back each file that the client has changed, for example by renewing a token."""
@@ -85,10 +87,10 @@ class Access:
     """The headers that impersonate another user."""
 
 
-def kubeconfigs(given: Path | None) -> list[Path]:
+def kubeconfigs(kubeconfig: Path | None) -> list[Path]:
     """Return the kubeconfigs to merge: the given one, or those that kubectl would use."""
-    if given:
-        return [given.expanduser()]
+    if kubeconfig:
+        return [kubeconfig.expanduser()]
     names = (os.environ.get("KUBECONFIG") or _DEFAULT).split(os.pathsep)
     # unlike Path.expanduser, this accepts users without a home, as in many containers
     return [Path(os.path.expanduser(name)) for name in names if name]  # noqa: PTH111
@@ -127,12 +129,12 @@ def _load(
     """Load kubeconfigs for `load_access`. Renewal does not reread them: one may be a pipe."""
     from holdfast.webhook.kube.exec_plugin import PluginLoader  # noqa: PLC0415 - slow to import
 
-    found = Kubeconfig(files)
-    merged = _overridden(found.merged(), context, overrides)
+    kubeconfig = Kubeconfig(files)
+    merged = _overridden(kubeconfig.merged(), context, overrides)
     user = _active_user(merged, context)
     token_file = None if user.get("auth-provider") else user.pop("tokenFile", None)
     loader: Any = PluginLoader(  # type: ignore[no-untyped-call]
-        config_dict=merged, active_context=context, config_persister=found.save
+        config_dict=merged, active_context=context, config_persister=kubeconfig.save
     )
 
     lock = threading.Lock()
@@ -163,18 +165,18 @@ def _load(
 
 def _overridden(merged: _Content, context: str | None, overrides: Mapping[str, str]) -> _Content:
     """Return the kubeconfig with another cluster or user in the active context."""
-    named = {**({"context": context} if context else {}), **overrides}
-    for kind, name in named.items():
-        known = [str(one["name"]) for one in merged[f"{kind}s"]]
-        if name not in known:
-            listed = ", ".join(map(messages.quote, known)) or "none"
+    selection = {**({"context": context} if context else {}), **overrides}
+    for kind, name in selection.items():
+        names = [str(entry["name"]) for entry in merged[f"{kind}s"]]
+        if name not in names:
+            listed = ", ".join(map(messages.quote, names)) or "none"
             raise KubeconfigError(f"no {kind} {messages.quote(name)}; there are: {listed}")
     if not overrides:
         return merged
     active = str(context or merged.get(_CURRENT, ""))
-    own = _named_entry(merged["contexts"], active, "context")
-    others = [one for one in merged["contexts"] if one["name"] != active]
-    changed = {"name": active, "context": {**own, **overrides}}
+    settings = _named_entry(merged["contexts"], active, "context")
+    others = [entry for entry in merged["contexts"] if entry["name"] != active]
+    changed = {"name": active, "context": {**settings, **overrides}}
     return {**merged, "contexts": [*others, changed], _CURRENT: active}
 
 
@@ -188,27 +190,27 @@ def _impersonation(user: _Content) -> list[tuple[str, str]]:
     """Return the impersonation headers for a user's `as` fields. Raises KubeconfigError."""
     groups, extra = user.get("as-groups") or [], user.get("as-user-extra") or {}
     lists = [groups, *(extra.values() if isinstance(extra, dict) else [None])]
-    if not all(isinstance(one, list) for one in lists):
+    if not all(isinstance(entry, list) for entry in lists):
         raise KubeconfigError("a user's as-groups and as-user-extra need lists of strings")
     headers = [("Impersonate-User", user.get("as")), ("Impersonate-Uid", user.get("as-uid"))]
     headers += [("Impersonate-Group", group) for group in groups]
     for key, values in extra.items():
         headers += [(f"Impersonate-Extra-{quote(str(key), safe='')}", value) for value in values]
-    found = [(name, str(value)) for name, value in headers if value]
-    if found and not user.get("as"):
+    pairs = [(name, str(value)) for name, value in headers if value]
+    if pairs and not user.get("as"):
         raise KubeconfigError("a user's as-groups, as-uid and as-user-extra need 'as'")
-    return found
+    return pairs
 
 
 def _named_entry(entries: Iterable[_Content], name: object, key: str) -> _Content:
-    found = next((one.get(key) for one in entries if one["name"] == name), None)
-    return found if isinstance(found, dict) else {}
+    settings = next((entry.get(key) for entry in entries if entry["name"] == name), None)
+    return settings if isinstance(settings, dict) else {}
 
 
 def _read(file: Path) -> _Content:
     try:
-        with file.open("rb") as opened:
-            text = safe_yaml.read(opened)
+        with file.open("rb") as stream:
+            text = safe_yaml.read(stream)
         # as a stream: for a string, PyYAML's errors quote the line, which may contain a token
         content = yaml.load(io.BytesIO(text), safe_yaml.Loader)  # noqa: S506 - it is a SafeLoader
     except OSError as exc:
@@ -225,11 +227,13 @@ def _read(file: Path) -> _Content:
 
 
 def _entries(contents: Mapping[Path, _Content], kind: str) -> list[_Content]:
-    found: dict[str, _Content] = {}
+    entries: dict[str, _Content] = {}
     for file, content in contents.items():
         for name, entry in _named(file, kind, content.get(kind) or []):
-            found.setdefault(name, _located(entry, kind.removesuffix("s"), file.absolute().parent))
-    return [*found.values()]
+            entries.setdefault(
+                name, _located(entry, kind.removesuffix("s"), file.absolute().parent)
+            )
+    return [*entries.values()]
 
 
 def _named(file: Path, kind: str, entries: Any) -> Iterator[tuple[str, _Content]]:
@@ -243,15 +247,15 @@ def _named(file: Path, kind: str, entries: Any) -> Iterator[tuple[str, _Content]
 
 def _located(entry: _Content, key: str, folder: Path) -> _Content:
     """Return an entry with its paths resolved against the folder of its file, like kubectl."""
-    inner = entry.get(key)
-    if not isinstance(inner, dict):
+    settings = entry.get(key)
+    if not isinstance(settings, dict):
         return entry
-    found: _Content = {
+    changes: _Content = {
         name: str(folder / path)
         for name in _PATHS
-        if isinstance(path := inner.get(name), str) and path
+        if isinstance(path := settings.get(name), str) and path
     }
-    program = inner.get("exec")
+    program = settings.get("exec")
     if isinstance(program, dict) and os.sep in str(command := program.get("command")):
-        found["exec"] = {**program, "command": str(folder / str(command))}
-    return {**entry, key: {**inner, **found}}
+        changes["exec"] = {**program, "command": str(folder / str(command))}
+    return {**entry, key: {**settings, **changes}}

@@ -196,26 +196,26 @@ class Leader:
             "metadata": metadata,
             "spec": spec,
         }
-        answer = self.api.request(
+        response = self.api.request(
             "PUT", self._path, body=msgspec.json.encode(body), timeout=timeout
         )
-        return listing.decoded(answer, self._path, _DECODER)
+        return listing.decoded(response, self._path, _DECODER)
 
     def _spec(
-        self, before: _LeaseSpec | None, *, holder: str | None = None, seconds: int = LEASE_SECONDS
+        self, spec: _LeaseSpec | None, *, holder: str | None = None, seconds: int = LEASE_SECONDS
     ) -> dict[str, Any]:
         seconds_now = self.server_time() or time.time()  # other candidates have to see a change
         now = datetime.fromtimestamp(seconds_now, UTC).strftime(_MICRO_TIME)
         holder = self.identity if holder is None else holder
-        known = before or _LeaseSpec(holder_identity=holder)
-        moved = holder not in {"", known.holder_identity}
-        unreadable = _epoch(known.acquire_time) is None  # the API server would reject it
+        previous = spec or _LeaseSpec(holder_identity=holder)
+        moved = holder not in {"", previous.holder_identity}
+        unreadable = _epoch(previous.acquire_time) is None  # the API server would reject it
         return {
             "holderIdentity": holder,
             "leaseDurationSeconds": seconds,
-            "acquireTime": now if moved or unreadable else known.acquire_time,
+            "acquireTime": now if moved or unreadable else previous.acquire_time,
             "renewTime": now,
-            "leaseTransitions": min((known.lease_transitions or 0) + moved, _MOST_TRANSITIONS),
+            "leaseTransitions": min((previous.lease_transitions or 0) + moved, _MOST_TRANSITIONS),
         }
 
     def _wait(self) -> float:

@@ -56,12 +56,12 @@ def pages(read: Callable[[Query], bytes], decode: Callable[[bytes], Page[T]]) ->
             limit = min(PAGE, limit * 2)
         return decode(body)
 
-    with ThreadPoolExecutor(1, "next-page") as ahead:
+    with ThreadPoolExecutor(1, "next-page") as pool:
         page = fetch("")
         while page.metadata.continue_:
-            following = ahead.submit(fetch, page.metadata.continue_)
+            future = pool.submit(fetch, page.metadata.continue_)
             yield page
-            page = following.result()
+            page = future.result()
         yield page
 
 

@@ -59,13 +59,13 @@ class ClusterLookup:
         outcome = "failed"
         self._limit(began)
         try:
-            found = self._get(path)
+            result = self._get(path)
             outcome = "answered"
         finally:
             self.observe(outcome, self.timer() - began)
         if max_age:
-            self._cached[path] = began, found
-        return found
+            self._cached[path] = began, result
+        return result
 
     def _limit(self, now: float) -> None:
         if now - self._minute >= _MINUTE:

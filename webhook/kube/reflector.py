@@ -200,18 +200,18 @@ class Reflector(Generic[Object]):
         """Return a further page; retry while the server is overloaded or its cache lags."""
         # The first page came from etcd; further pages get 504 until the cache has caught up (since
         # Kubernetes 1.34). Listing from the start would request a later version each time.
-        until = self.now() + FURTHER_SECONDS
+        deadline = self.now() + FURTHER_SECONDS
         while True:
             try:
                 return self._read(paging)
             except ApiStatusError as exc:
-                if exc.status not in _LATER or self.now() >= until:
+                if exc.status not in _LATER or self.now() >= deadline:
                     raise
                 # without the server's message, which differs each time
                 text = f"HTTP {exc.status} for a further page of the list; retrying"
                 self._log_once(logging.WARNING, text)
-                asked = min(exc.retry_after or 0.0, LONGEST_ASKED)
-                if stop.wait(max(FURTHER_PAUSE_SECONDS, asked)):
+                retry_after = min(exc.retry_after or 0.0, LONGEST_ASKED)
+                if stop.wait(max(FURTHER_PAUSE_SECONDS, retry_after)):
                     raise
 
     def _read(self, paging: Query) -> bytes:
@@ -250,17 +250,17 @@ class Reflector(Generic[Object]):
                 status = safe_json.decode(_STATUS, event.object)
                 raise ApiStatusError(f"the watch ended: {status.message}", status=status.code)
             try:
-                one = safe_json.decode(self._decoder, event.object)
+                item = safe_json.decode(self._decoder, event.object)
             except _INVALID as exc:
                 # As in a list: an invalid object must not cause a relist.
                 version = _version(None, event.object)
                 self._log_ignored(exc)
                 continue
-            version = _version(one, event.object)
+            version = _version(item, event.object)
             if event.type == "DELETED":
-                self.handler.on_delete(one)
+                self.handler.on_delete(item)
             elif event.type != "BOOKMARK":
-                self.handler.on_update(one)
+                self.handler.on_update(item)
             if stop.is_set():
                 break
         return version
@@ -276,7 +276,7 @@ class Reflector(Generic[Object]):
         _log.error("%s: ignoring an invalid object: %s", self.path, reason)
 
 
-def _version(one: object, source: msgspec.Raw) -> str:
+def _version(item: object, source: msgspec.Raw) -> str:
     """Return the version to resume the watch from, even if the object's type lacks the field."""
-    version: str = getattr(getattr(one, "metadata", None), "resource_version", "")
+    version: str = getattr(getattr(item, "metadata", None), "resource_version", "")
     return version or safe_json.decode(_VERSIONED, source).metadata.resource_version

@@ -96,9 +96,9 @@ class ServerClock:
         with self._lock:
             self._check_at, self._checkable = received + CHECK_INTERVAL, True
             if self.trusts_date:
-                known, high = self._drifted(received), created + 1.0 - sent
+                bounds, high = self._drifted(received), created + 1.0 - sent
                 is_ahead = self._ahead_since is not None and high <= self._ahead.low
-                if is_ahead or (known is not None and high <= known.low):
+                if is_ahead or (bounds is not None and high <= bounds.low):
                     self.trusts_date = False
             self._take(sent, received, created, may_advance=True)
 
@@ -116,21 +116,23 @@ class ServerClock:
 
     def _take(self, sent: float, received: float, second: float, *, may_advance: bool) -> None:
         """Narrow or replace the bounds with a time that the server wrote between two local ones."""
-        seen = Bounds(second - received, second + 1.0 - sent)
-        known = self._drifted(received)
+        observation = Bounds(second - received, second + 1.0 - sent)
+        bounds = self._drifted(received)
         # Believing a clock that is behind can only make releases late.
-        if known is None or seen.high <= known.low:
-            self._bounds = seen
-        elif seen.low >= known.high:
-            self._ahead = seen
+        if bounds is None or observation.high <= bounds.low:
+            self._bounds = observation
+        elif observation.low >= bounds.high:
+            self._ahead = observation
             if self._ahead_since is None:
                 self._ahead_since = received
             # Believing a clock that is ahead could release pods early.
             if received - self._ahead_since < CONFIRMED or not may_advance:
                 return
-            self._bounds = seen
+            self._bounds = observation
         else:
-            self._bounds = Bounds(max(known.low, seen.low), min(known.high, seen.high))
+            self._bounds = Bounds(
+                max(bounds.low, observation.low), min(bounds.high, observation.high)
+            )
         self._as_of, self._ahead_since = received, None
 
     def bounds(self, local: float) -> Bounds | None:
@@ -177,10 +179,10 @@ class ClockStability:
 
     def observe(self, time: float, local: float) -> None:
         """Record the clock's time (epoch seconds) at a local time."""
-        ahead = time - local
-        if self._ahead is None or abs(ahead - self._ahead) > TOLERANCE:
+        offset = time - local
+        if self._ahead is None or abs(offset - self._ahead) > TOLERANCE:
             self._since = local
-        self._ahead = ahead
+        self._ahead = offset
 
     def seconds(self, local: float) -> float:
         """Return the seconds without a change of the clock; 0 before the first observation."""

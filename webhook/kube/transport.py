@@ -98,8 +98,8 @@ class Transport:
         `timeout`, in seconds, limits each pause.
         """
         request = self.format(method, target, headers, body)
-        kept = self.take_idle()
-        connection = kept or self._open(min(timeout, self._connect_timeout))
+        idle = self.take_idle()
+        connection = idle or self._open(min(timeout, self._connect_timeout))
         try:
             connection.socket.settimeout(timeout)
             connection.socket.sendall(request)
@@ -107,7 +107,7 @@ class Transport:
                 pass
         except BaseException:
             connection.close()
-            if kept is not None:
+            if idle is not None:
                 self.close()  # the others are probably closed, too
             raise
         self.give_back(connection)
@@ -160,21 +160,21 @@ class Transport:
             raise
 
     def _context(self) -> ssl.SSLContext:
-        known = self._credentials
-        file = known.ssl_ca_cert
+        credentials = self._credentials
+        file = credentials.ssl_ca_cert
         try:
-            context = ssl.create_default_context(cafile=file, cadata=known.ca_cert_data)
-            if known.cert_file:
-                file = f"{known.cert_file} with the key {known.key_file}"
-                context.load_cert_chain(known.cert_file, known.key_file)
+            context = ssl.create_default_context(cafile=file, cadata=credentials.ca_cert_data)
+            if credentials.cert_file:
+                file = f"{credentials.cert_file} with the key {credentials.key_file}"
+                context.load_cert_chain(credentials.cert_file, credentials.key_file)
         except OSError as exc:
             raise CredentialsError(
                 f"cannot use the certificate {file} ({exc.strerror}); correct the kubeconfig"
             ) from None
         context.set_alpn_protocols(["http/1.1"])
-        if not known.verify_ssl or known.assert_hostname is False:
+        if not credentials.verify_ssl or credentials.assert_hostname is False:
             context.check_hostname = False
-        if not known.verify_ssl:
+        if not credentials.verify_ssl:
             context.verify_mode = ssl.CERT_NONE
         return context
 
@@ -303,9 +303,9 @@ def require_size(size: int) -> None:
 
 def read_warnings(headers: Mapping[str, str]) -> list[str]:
     """Return the warnings of a response, as kubectl prints them."""
-    found = _WARNING.findall(headers.get(WARNING, ""))
+    texts = _WARNING.findall(headers.get(WARNING, ""))
     # header values are decoded as Latin-1, but the API server writes UTF-8
-    plain = (re.sub(r"\\(.)", r"\1", text) for text in found)
+    plain = (re.sub(r"\\(.)", r"\1", text) for text in texts)
     return [text.encode("latin-1", "replace").decode(errors="replace") for text in plain]
 
 
@@ -318,10 +318,10 @@ def read_date(headers: Mapping[str, str]) -> float | None:
 @lru_cache(maxsize=8)  # in a burst, hundreds of responses have the same `Date`
 def _parsed_date(text: str) -> float | None:
     try:
-        found = parsedate_to_datetime(text)
+        date = parsedate_to_datetime(text)
     except (ValueError, OverflowError):
         return None
-    return found.timestamp() if found.year in _YEARS else None
+    return date.timestamp() if date.year in _YEARS else None
 
 
 class _StatusBody(msgspec.Struct):
@@ -338,11 +338,11 @@ def status_error(response: Response) -> ApiStatusError:
         status = safe_json.decode(_STATUS, response.data)
     except (msgspec.DecodeError, UnicodeDecodeError):
         status = _StatusBody(response.data[:200].decode(errors="replace"))
-    asked = response.headers.get("retry-after", "")
-    said = " ".join(status.message.split()) or response.reason
+    retry_after = response.headers.get("retry-after", "")
+    message = " ".join(status.message.split()) or response.reason
     return ApiStatusError(
-        f"HTTP {response.status}: {messages.shorten(said, MESSAGE_CHARACTERS)}",
+        f"HTTP {response.status}: {messages.shorten(message, MESSAGE_CHARACTERS)}",
         status=response.status,
         reason=status.reason,
-        retry_after=float(asked) if asked.isascii() and asked.isdigit() else None,
+        retry_after=float(retry_after) if retry_after.isascii() and retry_after.isdigit() else None,
     )

@@ -22,7 +22,7 @@ def reason(exc: Exception) -> str:
 
 def _origin(exc: Exception) -> Exception:
     """Return the socket or TLS error that a client's error wraps."""
-    for one in (getattr(exc, "reason", None), *exc.args, exc.__cause__):
-        if isinstance(one, Exception):
-            return _origin(one)
+    for cause in (getattr(exc, "reason", None), *exc.args, exc.__cause__):
+        if isinstance(cause, Exception):
+            return _origin(cause)
     return exc

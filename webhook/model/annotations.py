@@ -73,8 +73,8 @@ class HoldRequest:
 
     def longest_wait_ms(self, now_ms: int) -> int:
         """Return the longest hold of a pod that is created now, in milliseconds."""
-        until = 0 if self.not_before_ms is None else max(0, self.not_before_ms - now_ms)
-        return max(self.delay_ms, until) + self.jitter_ms
+        remaining_ms = 0 if self.not_before_ms is None else max(0, self.not_before_ms - now_ms)
+        return max(self.delay_ms, remaining_ms) + self.jitter_ms
 
     def holds(self, now_ms: int, *, tolerance_ms: int = PAST_TOLERANCE_MS) -> bool:
         """Return whether a pod that is created now must be held."""
@@ -98,7 +98,7 @@ HOLD_REMOVED = "was removed: released without"
 
 def is_remark(problem: str) -> bool:
     """Return whether a problem only states that the pod no longer requests a hold."""
-    return all(one == NOTHING_ASKED or f" {HOLD_REMOVED} " in one for one in problem.split("; "))
+    return all(part == NOTHING_ASKED or f" {HOLD_REMOVED} " in part for part in problem.split("; "))
 
 
 class Due(NamedTuple):
@@ -158,19 +158,19 @@ def read_hold_request(annotations: Mapping[str, str], delay_keys: Iterable[str])
 
 
 def _read_delay(annotations: Mapping[str, str], keys: Iterable[str]) -> tuple[str, int | None]:
-    found: list[tuple[str, int]] = []
+    delays: list[tuple[str, int]] = []
     for key in keys:
         value = _read(annotations, key, durations.parse_delay)
         if value is None:
             continue
-        if found and found[0][1] != value:
-            first = found[0][0]
+        if delays and delays[0][1] != value:
+            first_key = delays[0][0]
             raise InvalidValueError(
-                f"annotations {first}={messages.quote(annotations[first])} and "
+                f"annotations {first_key}={messages.quote(annotations[first_key])} and "
                 f"{key}={messages.quote(annotations[key])} disagree: remove one of them"
             )
-        found.append((key, value))
-    return found[0] if found else (DELAY_KEYS[0], None)
+        delays.append((key, value))
+    return delays[0] if delays else (DELAY_KEYS[0], None)
 
 
 def _read(annotations: Mapping[str, str], key: str, parse: Callable[[str], int]) -> int | None:
@@ -232,18 +232,18 @@ def decide_due(
     The annotations with the configured keys and the hint's key decide. If one is invalid, the hint
     decides; if the hint is invalid as well, the pod is due at once.
     """
-    hinted, hint_problem = _hinted(annotations)
+    hint, hint_problem = _hinted(annotations)
     keys = list(delay_keys)
-    if hinted is not None and hinted.delay_ms and hinted.delay_key not in keys:
-        keys.append(hinted.delay_key)
+    if hint is not None and hint.delay_ms and hint.delay_key not in keys:
+        keys.append(hint.delay_key)
     if not any(key in annotations for key in (*keys, NOT_BEFORE, JITTER)):
         return Due(created_ms, NOTHING_ASKED)
     try:
         request = read_hold_request(annotations, keys)
     except InvalidValueError as exc:
-        if hinted is None:
+        if hint is None:
             return Due(created_ms, f"{exc}; {hint_problem}: released at once")
-        due = hinted.due_ms(created_ms=created_ms, jitter_key=jitter_key)
+        due = hint.due_ms(created_ms=created_ms, jitter_key=jitter_key)
         return Due(due, f"{exc}; using annotation {HELD_ANNOTATION} instead")
     return Due(request.due_ms(created_ms=created_ms, jitter_key=jitter_key))
 

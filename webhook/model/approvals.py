@@ -25,14 +25,14 @@ def is_missing(annotations: Mapping[str, str]) -> bool:
 
 def approver(annotations: Mapping[str, str]) -> str:
     """Return the user who approved a pod that requires approval, for display; empty if none."""
-    asks = KEY in annotations and annotations.get(APPROVED_BY)
-    return reasons.shown(annotations[APPROVED_BY]) if asks else ""
+    is_approved = KEY in annotations and annotations.get(APPROVED_BY)
+    return reasons.shown(annotations[APPROVED_BY]) if is_approved else ""
 
 
 def denial(annotations: Mapping[str, str]) -> str:
     """Return the user who denied a pod and the reason, for display; empty if it was not denied."""
     if not annotations.get(DENIED_BY):
         return ""
-    why = annotations.get(DENIED_REASON)
-    because = f": {reasons.shown(why)}" if why else ""
-    return f"denied by {reasons.shown(annotations[DENIED_BY])}{because}"
+    reason = annotations.get(DENIED_REASON)
+    suffix = f": {reasons.shown(reason)}" if reason else ""
+    return f"denied by {reasons.shown(annotations[DENIED_BY])}{suffix}"

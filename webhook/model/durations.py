@@ -118,9 +118,9 @@ _LAST_INSTANT = (datetime(9999, 12, 31, 23, 59, 59, 999_000) - _EPOCH) // _MILLI
 
 def canonical_delay(milliseconds: int) -> str:
     """Format a delay canonically: `1h30m`, `15s`, `1s500ms`, `0s`."""
-    text, rest = "", milliseconds
+    text, remainder = "", milliseconds
     for unit, size in _UNIT_MS:
-        count, rest = divmod(rest, size)
+        count, remainder = divmod(remainder, size)
         if count:
             text += f"{count}{unit}"
     return text or "0s"

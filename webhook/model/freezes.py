@@ -29,14 +29,14 @@ class Freeze(NamedTuple):
 
     def __str__(self) -> str:
         """Return a description: the frozen namespaces, the end and the reason."""
-        what = "all namespaces are" if self.everywhere else f"namespace {self.namespace} is"
+        subject = "all namespaces are" if self.everywhere else f"namespace {self.namespace} is"
         ends = self.until_ms < NEVER_MS
         until = f" until {durations.canonical_instant(self.until_ms)}" if ends else ""
         problem = f" ({self.problem})" if self.problem else ""
-        return f"{what} frozen{until}: {self.reason}{problem}"
+        return f"{subject} frozen{until}: {self.reason}{problem}"
 
 
-def read_freeze(namespace: ApiObject, own: str = OWN_NAMESPACE) -> Freeze | None:
+def read_freeze(namespace: ApiObject, own_namespace: str = OWN_NAMESPACE) -> Freeze | None:
     """Return the freeze of a namespace; None if there is none.
 
     A freeze with an invalid end does not end, because no pod may be released early.
@@ -50,30 +50,32 @@ def read_freeze(namespace: ApiObject, own: str = OWN_NAMESPACE) -> Freeze | None
             until_ms = durations.parse_instant(until)
         except InvalidValueError as exc:
             problem = f"it does not end: annotation {FREEZE_UNTIL}: {exc}"
-    return Freeze(name, reasons.shown(reason), until_ms, problem, everywhere=name == own)
+    return Freeze(name, reasons.shown(reason), until_ms, problem, everywhere=name == own_namespace)
 
 
 class Freezes:
     """The freezes of a cluster. Immutable."""
 
     def __init__(self, freezes: Iterable[Freeze] = ()) -> None:
-        self.by_namespace: Mapping[str, Freeze] = {one.namespace: one for one in freezes}
-        self._everywhere = [one for one in self.by_namespace.values() if one.everywhere]
+        self.by_namespace: Mapping[str, Freeze] = {freeze.namespace: freeze for freeze in freezes}
+        self._everywhere = [freeze for freeze in self.by_namespace.values() if freeze.everywhere]
 
     def active(self, now_ms: int) -> list[Freeze]:
         """Return the freezes that have not ended."""
-        return [one for one in self.by_namespace.values() if one.until_ms > now_ms]
+        return [freeze for freeze in self.by_namespace.values() if freeze.until_ms > now_ms]
 
     def of(self, namespace: str, now_ms: int) -> Freeze | None:
         """Return the freeze of a namespace that ends last, or None."""
-        own = self.by_namespace.get(namespace)
-        found = [one for one in (own, *self._everywhere) if one and one.until_ms > now_ms]
-        return max(found, key=lambda one: one.until_ms, default=None)
+        local = self.by_namespace.get(namespace)
+        freezes = [item for item in (local, *self._everywhere) if item and item.until_ms > now_ms]
+        return max(freezes, key=lambda freeze: freeze.until_ms, default=None)
 
 
-def read_freezes(namespaces: Iterable[ApiObject], own: str) -> Freezes:
-    """Return the freezes of these namespaces; `own` is Holdfast's namespace."""
-    return Freezes(filter(None, (read_freeze(one, own) for one in namespaces)))
+def read_freezes(namespaces: Iterable[ApiObject], own_namespace: str) -> Freezes:
+    """Return the freezes of these namespaces; `own_namespace` is Holdfast's namespace."""
+    return Freezes(
+        filter(None, (read_freeze(namespace, own_namespace) for namespace in namespaces))
+    )
 
 
 def thaw(freeze: Freeze) -> str:

@@ -89,11 +89,15 @@ class VirtualMachine(objects.ApiObject, frozen=True):
     def writers_of(self, annotation: str) -> Sequence[ManagedFields]:
         """Return the writers of an annotation's current value; empty if unknown."""
         writers = self.metadata.managed_fields or ()
-        return [one for one in writers if f"f:{annotation}" in one.fields_v1.metadata.annotations]
+        return [
+            writer
+            for writer in writers
+            if f"f:{annotation}" in writer.fields_v1.metadata.annotations
+        ]
 
     def written_at(self, annotation: str) -> datetime | None:
         """Return the latest time at which an annotation may have been written; None if unknown."""
-        times = [objects.instant(one.time) for one in self.writers_of(annotation)]
+        times = [objects.instant(writer.time) for writer in self.writers_of(annotation)]
         return max(filter(None, times), default=None)
 
 
@@ -159,8 +163,8 @@ class Instance(objects.ApiObject, frozen=True):
     @property
     def has_run(self) -> bool:
         """Whether KubeVirt has reported it as running, even if it has ended since."""
-        before = [one.phase for one in self.status.phase_transition_timestamps or ()]
-        return _RUNNING in {self.status.phase, *before}
+        phases = [transition.phase for transition in self.status.phase_transition_timestamps or ()]
+        return _RUNNING in {self.status.phase, *phases}
 
     @property
     def runs(self) -> bool:
@@ -244,16 +248,21 @@ class LauncherPod(objects.Pod, frozen=True):
     @property
     def lacks_volume(self) -> bool:
         """Whether the scheduler reports that an otherwise suitable node cannot access a volume."""
-        found = self.unschedulable
-        return found is not None and any(text in found.message for text in OUT_OF_REACH)
+        condition = self.unschedulable
+        return condition is not None and any(text in condition.message for text in OUT_OF_REACH)
 
     @property
     def unschedulable(self) -> objects.Condition | None:
         """The condition in which the scheduler reports that it has found no node, or None."""
-        wanted = ("PodScheduled", "False", "Unschedulable")
+        unschedulable = ("PodScheduled", "False", "Unschedulable")
         conditions = self.status.conditions or ()
         return next(
-            (one for one in conditions if (one.type, one.status, one.reason) == wanted), None
+            (
+                condition
+                for condition in conditions
+                if (condition.type, condition.status, condition.reason) == unschedulable
+            ),
+            None,
         )
 
 

@@ -41,9 +41,9 @@ def find_excess(*pods: Pod) -> str:
 
     Nested parts are counted only if their parents are within the limit, which bounds the cost.
     """
-    for number, what, limit in _counts(pods):
+    for number, field, limit in _counts(pods):
         if number > limit:
-            return f"{what}: {number:,} entries exceed the limit of {limit:,}: remove some"
+            return f"{field}: {number:,} entries exceed the limit of {limit:,}: remove some"
     return ""
 
 
@@ -52,24 +52,33 @@ def _counts(pods: Sequence[Pod]) -> Iterator[tuple[int, str, int]]:
     yield sum(len(pod.labels) for pod in pods), "metadata.labels", MAX_ENTRIES
     # A release handles the gates of one pod, so templates are not counted together.
     yield max(len(pod.gates) for pod in pods), "spec.schedulingGates", MAX_GATES
-    own = max(sum(gate.startswith(OWN_PREFIX) for gate in pod.gates) for pod in pods)
-    yield own, f"spec.schedulingGates ({OWN_PREFIX}*)", MAX_OWN_GATES
-    tolerations = sum(len(pod.spec.tolerations or ()) for pod in pods)
-    yield tolerations, "spec.tolerations", MAX_TOLERATIONS
-    nodes = [pod.spec.affinity.node_affinity for pod in pods if pod.spec.affinity]
-    required = [
+    own_count = max(sum(gate.startswith(OWN_PREFIX) for gate in pod.gates) for pod in pods)
+    yield own_count, f"spec.schedulingGates ({OWN_PREFIX}*)", MAX_OWN_GATES
+    toleration_count = sum(len(pod.spec.tolerations or ()) for pod in pods)
+    yield toleration_count, "spec.tolerations", MAX_TOLERATIONS
+    affinities = [pod.spec.affinity.node_affinity for pod in pods if pod.spec.affinity]
+    required_terms = [
         term
-        for node in nodes
-        if node is not None and node.required is not None
-        for term in node.required.node_selector_terms or ()
+        for affinity in affinities
+        if affinity is not None and affinity.required is not None
+        for term in affinity.required.node_selector_terms or ()
     ]
-    preferred = [term for node in nodes if node is not None for term in node.preferred or ()]
-    yield len(required), f"required terms of {_NODE}", MAX_TERMS
-    yield len(preferred), f"preferred terms of {_NODE}", MAX_TERMS
-    lists = [*_lists(required), *_lists(one.preference for one in preferred)]
-    yield sum(map(len, lists)), f"requirements in {_NODE}", MAX_REQUIREMENTS
-    values = sum(len(one.values or ()) for found in lists for one in found)
-    yield values, f"values in {_NODE}", MAX_VALUES
+    preferred_terms = [
+        term for affinity in affinities if affinity is not None for term in affinity.preferred or ()
+    ]
+    yield len(required_terms), f"required terms of {_NODE}", MAX_TERMS
+    yield len(preferred_terms), f"preferred terms of {_NODE}", MAX_TERMS
+    requirement_lists = [
+        *_lists(required_terms),
+        *_lists(term.preference for term in preferred_terms),
+    ]
+    yield sum(map(len, requirement_lists)), f"requirements in {_NODE}", MAX_REQUIREMENTS
+    value_count = sum(
+        len(requirement.values or ())
+        for requirements in requirement_lists
+        for requirement in requirements
+    )
+    yield value_count, f"values in {_NODE}", MAX_VALUES
 
 
 def _lists(terms: Iterable[NodeSelectorTerm]) -> Iterator[Sequence[NodeSelectorRequirement]]:

@@ -12,12 +12,12 @@ CALL_LAST = "call Holdfast last, or add the annotation with a MutatingAdmissionP
 
 def quote(text: str, characters: int = QUOTED_CHARACTERS) -> str:
     """Quote a user's text on one line, escaped to ASCII, and truncated if it is long."""
-    cut = ascii(text[:characters])[1:-1].replace('"', '\\"')
-    if len(cut) > characters:
-        cut = cut[:characters]
+    escaped = ascii(text[:characters])[1:-1].replace('"', '\\"')
+    if len(escaped) > characters:
+        escaped = escaped[:characters]
     elif len(text) <= characters:
-        return f'"{cut}"'
-    return f'"{cut}…" ({len(text)} characters)'
+        return f'"{escaped}"'
+    return f'"{escaped}…" ({len(text)} characters)'
 
 
 def shorten(text: str, characters: int = MESSAGE_CHARACTERS) -> str:

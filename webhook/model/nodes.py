@@ -20,7 +20,10 @@ class Node(ApiObject, frozen=True):
     @property
     def not_ready(self) -> str:
         """The reason why it is not ready; empty if it is ready or has no Ready condition."""
-        ready = next((one for one in self.status.conditions or () if one.type == "Ready"), None)
+        ready = next(
+            (condition for condition in self.status.conditions or () if condition.type == "Ready"),
+            None,
+        )
         return "" if ready is None or ready.status == "True" else ready.reason or ready.status
 
 

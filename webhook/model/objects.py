@@ -217,7 +217,7 @@ class Pod(ApiObject, frozen=True):
         if name:
             return f"{self.metadata.namespace}/{name}"
         owners = self.metadata.owner_references or ()
-        job = next((one for one in owners if one.controller and one.kind == "Job"), None)
+        job = next((owner for owner in owners if owner.controller and owner.kind == "Job"), None)
         return job.uid if job else self.metadata.uid
 
     @classmethod

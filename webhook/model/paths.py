@@ -9,5 +9,5 @@ def api_path(version: str, resource: str, namespace: str = "", name: str = "") -
     Without a name, it is the path of the list; without a namespace, that of all namespaces.
     """
     root = f"/apis/{version}" if "/" in version else f"/api/{version}"
-    within = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
-    return f"{root}{within}/{resource}" + (f"/{quote(name, safe='')}" if name else "")
+    scope = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
+    return f"{root}{scope}/{resource}" + (f"/{quote(name, safe='')}" if name else "")

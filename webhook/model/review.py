@@ -122,8 +122,8 @@ class PodReview:
 
 
 def _logged(name: str) -> str:
-    cut = name[:NAME_LENGTH]
-    return cut if _PLAIN.fullmatch(cut) else cut[:_ODD_LENGTH]
+    prefix = name[:NAME_LENGTH]
+    return prefix if _PLAIN.fullmatch(prefix) else prefix[:_ODD_LENGTH]
 
 
 _REVIEW = msgspec.json.Decoder(_AdmissionReview)
@@ -154,13 +154,21 @@ def _review(request: Request) -> PodReview | None:
     resource = workloads.resource_of(kind.group, kind.kind)
     if resource is None:
         raise ReviewError(f"unsupported kind {kind.kind[:40]!a}: register pods and workloads only")
-    old = workloads.read(resource, request.old_object)
-    made = [
-        PodReview(request, pod, before and before[1], workload, before and before[0])
+    old_templates = workloads.read(resource, request.old_object)
+    reviews = [
+        PodReview(
+            request,
+            pod,
+            old_template and old_template[1],
+            workload,
+            old_template and old_template[0],
+        )
         for index, (workload, pod) in enumerate(workloads.read(resource, request.object))
-        for before in [old[index] if index < len(old) else None]
+        for old_template in [old_templates[index] if index < len(old_templates) else None]
     ]
-    return replace(made[0], others=made[1:]) if len(made) > 1 else next(iter(made), None)
+    return (
+        replace(reviews[0], others=reviews[1:]) if len(reviews) > 1 else next(iter(reviews), None)
+    )
 
 
 def allowed(

@@ -164,10 +164,10 @@ def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Work
 
     Returns nothing for JSON null. Raises msgspec.DecodeError if the object has another structure.
     """
-    found = _TEMPLATE_OWNER.decode(source)
-    if found is None:
+    owner = _TEMPLATE_OWNER.decode(source)
+    if owner is None:
         return ()
-    kind, spec, metadata = resource.kind, found.spec, found.metadata
+    kind, spec, metadata = resource.kind, owner.spec, owner.metadata
     in_order = kind == "StatefulSet" and spec.pod_management_policy != "Parallel"
     return [
         (
@@ -182,7 +182,7 @@ def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Work
                 _waits_for(spec, path),
                 spec.schedule,
                 spec.concurrency_policy,
-                ApiObject() if index else found,
+                ApiObject() if index else owner,
                 outer,
             ),
             outer.spec.template or Pod(),
@@ -200,10 +200,10 @@ def _templates(spec: _Spec, path: str) -> Sequence[tuple[str, _JobTemplate]]:
         return workers + leader if group.leader_template else workers
     if path == JOB_SET_TEMPLATES:
         jobs = [job.template for job in spec.replicated_jobs or ()][:_MAX_TEMPLATES]
-        listed = enumerate(jobs or [_JobTemplate()])
-        return [(path.replace("[]", f"[{index}]"), job) for index, job in listed]
-    nested = {CRON_TEMPLATE: spec.job_template, POOL_TEMPLATE: spec.virtual_machine_template}
-    return [(path, nested.get(path, _JobTemplate(spec=spec)) or _JobTemplate())]
+        indexed_jobs = enumerate(jobs or [_JobTemplate()])
+        return [(path.replace("[]", f"[{index}]"), job) for index, job in indexed_jobs]
+    outer_by_path = {CRON_TEMPLATE: spec.job_template, POOL_TEMPLATE: spec.virtual_machine_template}
+    return [(path, outer_by_path.get(path, _JobTemplate(spec=spec)) or _JobTemplate())]
 
 
 def _deadline(spec: _Spec, job: _JobSpec, path: str) -> tuple[str, int] | None:
@@ -216,8 +216,8 @@ def _deadline(spec: _Spec, job: _JobSpec, path: str) -> tuple[str, int] | None:
 
 def _rounds(job: _JobSpec) -> int:
     """Return how many sets of pods a Job starts; both fields are 1 by default."""
-    at_once = 1 if job.parallelism is None else job.parallelism
-    return max(1, -(-(job.completions or 1) // at_once)) if at_once > 0 else 1
+    parallelism = 1 if job.parallelism is None else job.parallelism
+    return max(1, -(-(job.completions or 1) // parallelism)) if parallelism > 0 else 1
 
 
 def _deletes_first(kind: str, spec: _Spec) -> str:
@@ -226,18 +226,22 @@ def _deletes_first(kind: str, spec: _Spec) -> str:
     The default surge is 25% for a Deployment, and 0 for other kinds.
     """
     rollout = spec.rollout_strategy or _Strategy()
-    field, strategy, surge = {
+    path, strategy, surge = {
         "Deployment": ("spec.strategy", spec.strategy, 1),
         "StatefulSet": ("spec.updateStrategy", spec.update_strategy, 0),
         "DaemonSet": ("spec.updateStrategy", spec.update_strategy, 0),
         "LeaderWorkerSet": ("spec.rolloutStrategy", rollout, 0),
     }.get(kind, ("", None, 1))
     update = strategy or _Strategy()
-    rolling = update.rolling_update or update.rolling_update_configuration
-    if kind != "StatefulSet" and rolling is not None and rolling.max_surge is not None:
-        surge = 0 if rolling.max_surge in {0, "0%"} else 1
-    keeps = update.type == "OnDelete" or (surge and update.type != "Recreate")
-    return "" if keeps else field
+    rolling_update = update.rolling_update or update.rolling_update_configuration
+    if (
+        kind != "StatefulSet"
+        and rolling_update is not None
+        and rolling_update.max_surge is not None
+    ):
+        surge = 0 if rolling_update.max_surge in {0, "0%"} else 1
+    keeps_pods = update.type == "OnDelete" or (surge and update.type != "Recreate")
+    return "" if keeps_pods else path
 
 
 def _waits_for(spec: _Spec, path: str) -> str:

@@ -20,14 +20,14 @@ GROUP = "holdfast.plugins"
 BUILT_IN: tuple[type[Plugin], ...] = (Delay, Window, After, Pace, Approval, Sticky, Placement)
 
 
-def registry(found: Iterable[EntryPoint] | None = None) -> Mapping[str, type[Plugin]]:
+def registry(entries: Iterable[EntryPoint] | None = None) -> Mapping[str, type[Plugin]]:
     """Return the built-in plugins and those of installed packages, by name.
 
-    `found` are the entry points, by default those of all installed packages. Raises
+    `entries` are the entry points, by default those of all installed packages. Raises
     ConfigurationError for a duplicate name or a plugin that cannot be imported.
     """
     plugins: dict[str, type[Plugin]] = {}
-    points = entry_points(group=GROUP) if found is None else found
+    points = entry_points(group=GROUP) if entries is None else entries
     for plugin in (*BUILT_IN, *map(_load, points)):
         if plugin.name in plugins:
             raise ConfigurationError(
@@ -38,16 +38,16 @@ def registry(found: Iterable[EntryPoint] | None = None) -> Mapping[str, type[Plu
 
 
 def _load(point: EntryPoint) -> type[Plugin]:
-    where = f"plugin {point.name!r} ({point.value})"
+    label = f"plugin {point.name!r} ({point.value})"
     try:
         plugin = point.load()
     except Exception as exc:
         raise ConfigurationError(
-            f"{where} cannot be imported: {type(exc).__name__}: {exc}: fix or uninstall its package"
+            f"{label} cannot be imported: {type(exc).__name__}: {exc}: fix or uninstall its package"
         ) from exc
     if not (isinstance(plugin, type) and issubclass(plugin, Plugin)):
-        raise ConfigurationError(f"{where} is not a subclass of holdfast.Plugin")
+        raise ConfigurationError(f"{label} is not a subclass of holdfast.Plugin")
     name = getattr(plugin, "name", None)
     if name != point.name:
-        raise ConfigurationError(f"{where} has the name {name!r}: set name = {point.name!r}")
+        raise ConfigurationError(f"{label} has the name {name!r}: set name = {point.name!r}")
     return plugin

@@ -48,9 +48,9 @@ class Approval(HoldingPlugin):
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, and a new pod that lacks the gate or is already approved."""
         result = super().validate(pod, context)
-        forged = next((key for key in MARKS if key in pod.annotations), "")
-        if result.code is Code.SUCCESS and forged and is_new(context):
-            return reject(f"annotation {forged}: a new pod cannot have it: call Holdfast last")
+        forged_key = next((key for key in MARKS if key in pod.annotations), "")
+        if result.code is Code.SUCCESS and forged_key and is_new(context):
+            return reject(f"annotation {forged_key}: a new pod cannot have it: call Holdfast last")
         return result
 
     # --- held pods -----------------------------------------------------------------------------

@@ -96,33 +96,33 @@ class Delay(HoldingPlugin):
 
         CEL cannot check other forms.
         """
-        longest = min(self._max_ms // 1_000, _MAX_PLAIN)
+        max_seconds = min(self._max_ms // 1_000, _MAX_PLAIN)
         annotations = f"{pod}.metadata.annotations"
-        plain = [
+        plain_tests = [
             f"{_only(key, self.keys, annotations)}"
             f" && {annotations}[{cel.string(key)}].matches('{_PLAIN}')"
-            f" && int({annotations}[{cel.string(key)}]) <= {longest}"
+            f" && int({annotations}[{cel.string(key)}]) <= {max_seconds}"
             for key in self.args.annotations
         ]
-        tests = " || ".join(f"({test})" for test in plain)
+        tests = " || ".join(f"({test})" for test in plain_tests)
         return f"{cel.has_gate(self.gate, pod)} && ({tests})"
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Add the gate and the hint if the pod asks to be held."""
-        unheld = RemoveAnnotation(HELD_ANNOTATION)  # a copied or forged hint must not count
+        removal = RemoveAnnotation(HELD_ANNOTATION)  # a copied or forged hint must not count
         if self.must_start(pod, context):
-            return success(unheld)
+            return success(removal)
         try:
             request = self._read(pod, context.now_ms)
         except InvalidValueError as exc:
             if self._may_ignore(pod, exc):
-                return success(unheld, warnings=[f"holdfast: not held: {exc}"])
+                return success(removal, warnings=[f"holdfast: not held: {exc}"])
             return reject(str(exc))
         if not request.holds(context.now_ms):
-            return success(unheld, warnings=_past(request, context.now_ms))
+            return success(removal, warnings=_past(request, context.now_ms))
         # The API server rejects a pod that has both a gate and a node.
         if pod.spec.node_name:
-            return success(unheld, warnings=[BOUND])
+            return success(removal, warnings=[BOUND])
         return success(*self._hold(request))
 
     def validate(self, pod: Pod, context: Context) -> Result:
@@ -134,15 +134,15 @@ class Delay(HoldingPlugin):
         if not self.concerns(pod) or self.must_start(pod, context):
             return skip()
         workload = context.review.workload
-        created = is_new(context)
-        now_ms = (created and pod.created_ms) or context.now_ms
+        is_creation = is_new(context)
+        now_ms = (is_creation and pod.created_ms) or context.now_ms
         try:
             since_ms = None if workload else pod.created_ms or now_ms
-            request = self._read(pod, since_ms, None if created else context.review.old)
+            request = self._read(pod, since_ms, None if is_creation else context.review.old)
         except InvalidValueError as exc:
             ignored = self._ignores if workload else self._may_ignore(pod, exc)
             return skip() if ignored else reject(str(exc))
-        problem = self._missing_gate(pod, request, context.now_ms, now_ms) if created else ""
+        problem = self._missing_gate(pod, request, context.now_ms, now_ms) if is_creation else ""
         if problem:
             return reject(problem)
         if workload is None:
@@ -189,26 +189,27 @@ class Delay(HoldingPlugin):
             edits.append(SetSchedulerName(self.args.scheduler_name))
         return edits
 
-    def _missing_gate(self, pod: Pod, request: HoldRequest, ours_ms: int, stored_ms: int) -> str:
+    def _missing_gate(self, pod: Pod, request: HoldRequest, server_ms: int, stored_ms: int) -> str:
         """Return why a pod that must be held has no gate; empty if it does not need one.
 
-        A bound pod does not need it. `ours_ms` is this server's time, `stored_ms` the API server's.
+        A bound pod does not need it. `server_ms` is this server's time, `stored_ms` the API
+        server's.
         """
         held = self.gate in pod.gates or pod.spec.node_name
         if held or not request.holds(stored_ms, tolerance_ms=0):
             return ""
-        if not request.holds(ours_ms):
-            return _wrong_clock(self.gate, ours_ms, stored_ms)
+        if not request.holds(server_ms):
+            return _wrong_clock(self.gate, server_ms, stored_ms)
         if self._ignores:
             return ""
         return missing_gate(self.gate)
 
-    def _read(self, pod: Pod, since_ms: int | None, old: Pod | None = None) -> HoldRequest:
+    def _read(self, pod: Pod, since_ms: int | None, old_pod: Pod | None = None) -> HoldRequest:
         """Return the hold that a pod asks for. Raises InvalidValueError if it exceeds maxDelay.
 
         Also raises it for an invalid value. `since_ms` is the pod's creation time; None for a
-        template, whose pods are created later. `old` is the pod before an update, which may keep or
-        shorten a wait that is too long: otherwise, nobody could correct the pod.
+        template, whose pods are created later. `old_pod` is the pod before an update, which may
+        keep or shorten a wait that is too long: otherwise, nobody could correct the pod.
         """
         origin = pod.annotations.get(DELAY_FROM, POD)
         if origin not in {POD, OWNER}:
@@ -219,16 +220,16 @@ class Delay(HoldingPlugin):
         request = read_hold_request(pod.annotations, self.args.annotations)
         if self._longest_ms(request, since_ms) <= self._max_ms:
             return request
-        if old is not None and self._is_no_longer(request, old, since_ms):
+        if old_pod is not None and self._is_no_longer(request, old_pod, since_ms):
             return request
         raise _TooLongError(self._too_long(pod, request, since_ms))
 
-    def _is_no_longer(self, request: HoldRequest, old: Pod, since_ms: int | None) -> bool:
+    def _is_no_longer(self, request: HoldRequest, old_pod: Pod, since_ms: int | None) -> bool:
         try:
-            before = read_hold_request(old.annotations, self.args.annotations)
+            old_request = read_hold_request(old_pod.annotations, self.args.annotations)
         except InvalidValueError:
             return False
-        return self._longest_ms(request, since_ms) <= self._longest_ms(before, since_ms)
+        return self._longest_ms(request, since_ms) <= self._longest_ms(old_request, since_ms)
 
     @staticmethod
     def _longest_ms(request: HoldRequest, since_ms: int | None) -> int:
@@ -238,43 +239,49 @@ class Delay(HoldingPlugin):
         """Return a message about the annotations that exceed maxDelay."""
         limit = f"maxDelay={self.args.max_delay}"
         cure = "shorten the hold"
-        others = {NOT_BEFORE, DELAY_FROM}
-        named = [key for key in self.keys if key in pod.annotations and key not in others]
-        until = request.not_before_ms
-        if request.longest_ms <= self._max_ms and until is not None and since_ms is not None:
+        excluded = {NOT_BEFORE, DELAY_FROM}
+        keys = [key for key in self.keys if key in pod.annotations and key not in excluded]
+        not_before_ms = request.not_before_ms
+        if (
+            request.longest_ms <= self._max_ms
+            and not_before_ms is not None
+            and since_ms is not None
+        ):
             cure = "use an earlier time"
-            if until - since_ms > self._max_ms:
+            if not_before_ms - since_ms > self._max_ms:
                 return (
                     f"annotation {NOT_BEFORE}: {messages.quote(pod.annotations[NOT_BEFORE])} is "
                     f"more than {limit} after the pod's creation: {cure}, or {_RAISE}"
                 )
-            named = [NOT_BEFORE, JITTER]
-        asked = " and ".join(f"{key}={messages.quote(pod.annotations[key])}" for key in named)
-        exceeds = "together exceed" if len(named) > 1 else "exceeds"
-        return f"{asked} {exceeds} {limit}: {cure}, or {_RAISE}"
+            keys = [NOT_BEFORE, JITTER]
+        quoted = " and ".join(f"{key}={messages.quote(pod.annotations[key])}" for key in keys)
+        exceeds = "together exceed" if len(keys) > 1 else "exceeds"
+        return f"{quoted} {exceeds} {limit}: {cure}, or {_RAISE}"
 
 
 def _past(request: HoldRequest, now_ms: int) -> list[str]:
     """Return a warning if not-before is in the past, so pods are not held."""
     if request.not_before_ms is None or request.not_before_ms > now_ms:
         return []
-    passed = f"{NOT_BEFORE}: {durations.canonical_instant(request.not_before_ms)}"
-    return [f"holdfast: not held: annotation {passed} is in the past: use a later time or none"]
+    entry = f"{NOT_BEFORE}: {durations.canonical_instant(request.not_before_ms)}"
+    return [f"holdfast: not held: annotation {entry} is in the past: use a later time or none"]
 
 
-def _wrong_clock(gate: str, ours_ms: int, stored_ms: int) -> str:
-    ours, stored = durations.canonical_instant(ours_ms), durations.canonical_instant(stored_ms)
+def _wrong_clock(gate: str, server_ms: int, stored_ms: int) -> str:
+    server, stored = durations.canonical_instant(server_ms), durations.canonical_instant(stored_ms)
     return (
-        f"scheduling gate {gate} is missing: the admission server's clock says {ours}, long after "
-        f"the not-before; the API server created the pod at {stored}, before it: correct the clock "
-        "of the server's node"
+        f"scheduling gate {gate} is missing: the admission server's clock says {server}, long "
+        f"after the not-before; the API server created the pod at {stored}, before it: correct the "
+        "clock of the server's node"
     )
 
 
 def _only(key: str, keys: Iterable[str], annotations: str) -> str:
     """Return a CEL expression that is true if the pod has only this one of the annotations."""
-    others = "".join(f" && !({cel.string(one)} in {annotations})" for one in keys if one != key)
-    return f"{cel.string(key)} in {annotations}{others}"
+    exclusions = "".join(
+        f" && !({cel.string(other_key)} in {annotations})" for other_key in keys if other_key != key
+    )
+    return f"{cel.string(key)} in {annotations}{exclusions}"
 
 
 def _check_keys(keys: tuple[str, ...]) -> None:

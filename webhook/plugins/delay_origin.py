@@ -94,14 +94,14 @@ class Origins:
         except HandleError:
             return self._find_at_once(revision)
         with self._lock:
-            known = self._known.get(revision)
-            if known is not None and (known.until_ms is None or now_ms < known.until_ms):
-                return known
-            first = revision not in self._asking
+            origin = self._known.get(revision)
+            if origin is not None and (origin.until_ms is None or now_ms < origin.until_ms):
+                return origin
+            is_first = revision not in self._asking
             self._asking.setdefault(revision, set()).add(pod.key)
-            if first:
+            if is_first:
                 self._queued.setdefault(pod.key[0], deque()).append(revision)
-        if first:
+        if is_first:
             self._pool.submit(self._look_up_next)
         return None
 
@@ -111,8 +111,8 @@ class Origins:
             try:
                 origin = _origin(revision, self._handle.lookup.get(revision.path) or {})
             except (ClusterError, HandleError) as exc:
-                latest = f"at the latest: the delay counts from {revision.what}"
-                origin = Origin(None, latest, is_latest=True)
+                remark = f"at the latest: the delay counts from {revision.what}"
+                origin = Origin(None, remark, is_latest=True)
                 if isinstance(exc, LookupLimitError):
                     return origin
             self._known[revision] = origin
@@ -156,7 +156,7 @@ class Origins:
 def revision_of(pod: Pod) -> Revision | None:
     """Return the revision of a pod's controller; None for other owners."""
     metadata = pod.metadata
-    owners = [one for one in metadata.owner_references or () if one.controller]
+    owners = [reference for reference in metadata.owner_references or () if reference.controller]
     if not owners:
         return None
     (owner, *_) = owners
@@ -179,8 +179,8 @@ def revision_of(pod: Pod) -> Revision | None:
     return Revision(path, f"ControllerRevision {name}", pods=pods)
 
 
-def _origin(revision: Revision, found: Mapping[str, object]) -> Origin:
-    metadata = found.get("metadata")
+def _origin(revision: Revision, response: Mapping[str, object]) -> Origin:
+    metadata = response.get("metadata")
     metadata = metadata if isinstance(metadata, dict) else {}
     if not metadata or (revision.uid and metadata.get("uid") != revision.uid):
         return Origin(None, f"{_FROM_POD}: {revision.what} was deleted")
@@ -188,5 +188,5 @@ def _origin(revision: Revision, found: Mapping[str, object]) -> Origin:
         created_ms = durations.parse_instant(str(metadata.get("creationTimestamp")))
     except InvalidValueError as exc:
         return Origin(None, f"{_FROM_POD}: {revision.what}: {exc}")
-    at = durations.canonical_instant(created_ms)
-    return Origin(created_ms, f"the delay counts from {revision.what}, created {at}")
+    instant = durations.canonical_instant(created_ms)
+    return Origin(created_ms, f"the delay counts from {revision.what}, created {instant}")

@@ -19,9 +19,13 @@ _DEFAULT_DEADLINE = ("spec.progressDeadlineSeconds", 600)
 def find(pod: Pod, workload: Workload, wait_ms: int) -> list[str]:
     """Return the warnings about a workload whose pods are each held for up to `wait_ms`."""
     wait = durations.canonical_delay(wait_ms)
-    found = [*_cannot_hold(pod, workload), *_deadline(workload, wait_ms, wait)]
-    found += [*_order(workload, wait), *_updates(workload, wait), *_runs(workload, wait_ms, wait)]
-    return [f"holdfast: {warning}" for warning in found]
+    warnings = [*_cannot_hold(pod, workload), *_deadline(workload, wait_ms, wait)]
+    warnings += [
+        *_order(workload, wait),
+        *_updates(workload, wait),
+        *_runs(workload, wait_ms, wait),
+    ]
+    return [f"holdfast: {warning}" for warning in warnings]
 
 
 def find_once(pod: Pod, workload: Workload, wait_ms: int | None) -> list[str]:
@@ -29,14 +33,14 @@ def find_once(pod: Pod, workload: Workload, wait_ms: int | None) -> list[str]:
 
     `wait_ms` is None if the time is unknown. Pods that are created afterwards do not wait.
     """
-    found = [*_cannot_hold(pod, workload)]
+    warnings = [*_cannot_hold(pod, workload)]
     if wait_ms is None:
-        found += [*_unknown(workload)]
+        warnings += [*_unknown(workload)]
     else:
         wait = durations.canonical_delay(wait_ms)
-        found += [*_deadline(replace(workload, rounds=1), wait_ms, wait)]
-        found += [*_runs(workload, wait_ms, wait)]
-    return [f"holdfast: {warning}" for warning in found]
+        warnings += [*_deadline(replace(workload, rounds=1), wait_ms, wait)]
+        warnings += [*_runs(workload, wait_ms, wait)]
+    return [f"holdfast: {warning}" for warning in warnings]
 
 
 def _unknown(workload: Workload) -> Iterator[str]:

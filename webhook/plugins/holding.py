@@ -51,7 +51,7 @@ class HoldingPlugin(Plugin):
         # The API server rejects a pod that has both a gate and a node. Annotations that were copied
         # from another pod are still removed.
         if pod.spec.node_name:
-            removals = [one for one in edits if isinstance(one, RemoveAnnotation)]
+            removals = [edit for edit in edits if isinstance(edit, RemoveAnnotation)]
             return success(*removals, warnings=[BOUND])
         return success(AddGate(self.gate), *edits)
 
@@ -122,8 +122,8 @@ class HoldingPlugin(Plugin):
 
 def _is_awaited(pod: Pod) -> bool:
     """Return whether a pod is marked as one that KubeVirt waits for; anyone can set the marks."""
-    target = kubevirt.MIGRATION_JOB in pod.labels
-    if not target and kubevirt.EPHEMERAL_PROVISIONING not in pod.annotations:
+    is_target = kubevirt.MIGRATION_JOB in pod.labels
+    if not is_target and kubevirt.EPHEMERAL_PROVISIONING not in pod.annotations:
         return False
     return kubevirt.controller_of(pod.metadata, kubevirt.VMI) is not None
 

@@ -25,20 +25,22 @@ class NamedWindow(Args, frozen=True, omit_defaults=True):
     time_zone: str = "UTC"
     """The IANA time zone of hours and dates, such as `Europe/Berlin`."""
 
-    def windows(self, where: str) -> Windows:
+    def windows(self, path: str) -> Windows:
         """Convert the fields. Raises ConfigurationError, which names the path in args.
 
         Raises UndecidedError if this machine has no time zone data.
         """
-        zone = arg_types.parsed(windows.parse_zone, self.time_zone, f"{where}.timeZone")
+        zone = arg_types.parsed(windows.parse_zone, self.time_zone, f"{path}.timeZone")
         if not self.open:
-            raise ConfigurationError(f"{where}.open: must not be empty: add hours")
-        opened = [
-            arg_types.parsed(lambda text: windows.parse(text, zone), text, f"{where}.open[{index}]")
+            raise ConfigurationError(f"{path}.open: must not be empty: add hours")
+        openings = [
+            arg_types.parsed(lambda text: windows.parse(text, zone), text, f"{path}.open[{index}]")
             for index, text in enumerate(self.open)
         ]
         closed = [
-            arg_types.parsed(windows.parse_dates, text, f"{where}.closed[{index}]")
+            arg_types.parsed(windows.parse_dates, text, f"{path}.closed[{index}]")
             for index, text in enumerate(self.closed)
         ]
-        return Windows(tuple(hours for one in opened for hours in one.hours), tuple(closed))
+        return Windows(
+            tuple(hours for opening in openings for hours in opening.hours), tuple(closed)
+        )

@@ -75,7 +75,8 @@ class Placement(Plugin):
         self._book = RuleBook(args.rules)
         self._edits_of = {rule.name: rule.edits() for rule in args.rules}
         self._versions = {
-            one.name: hashlib.sha256(msgspec.json.encode(one)).hexdigest()[:8] for one in args.rules
+            rule.name: hashlib.sha256(msgspec.json.encode(rule)).hexdigest()[:8]
+            for rule in args.rules
         }
 
     def match(self, pod: str) -> str:
@@ -88,28 +89,28 @@ class Placement(Plugin):
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Apply the rules; for held pods, only check those with resolveAtRelease for conflicts."""
-        found = self._for(pod, context.review.request.namespace)
-        if not found:
+        rules = self._for(pod, context.review.request.namespace)
+        if not rules:
             return skip()
         reason = _left_alone(pod)
         if reason:
             return success(warnings=[f"holdfast: not placed: {reason}"])
         held = context.held or _is_held(pod)
-        now = [rule for rule in found if not (held and rule.resolve_at_release)]
-        return _resolved(pod, found, self._edits(now))
+        applied = [rule for rule in rules if not (held and rule.resolve_at_release)]
+        return _resolved(pod, rules, self._edits(applied))
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Report conflicts in a template; reject a new pod that lacks what a rule requires."""
         review = context.review
-        found = self._for(pod, review.request.namespace)
-        if not found or (review.request.operation != "CREATE" and review.workload is None):
+        rules = self._for(pod, review.request.namespace)
+        if not rules or (review.request.operation != "CREATE" and review.workload is None):
             return skip()
         reason = _left_alone(pod, review.workload)
         if review.workload is None:
-            return skip() if reason else self._present(pod, found)
+            return skip() if reason else self._present(pod, rules)
         if reason:
             return success(warnings=[f"holdfast: the pods will not be placed: {reason}"])
-        return _resolved(pod, found)
+        return _resolved(pod, rules)
 
     def concerns_at_release(self, pod: Pod) -> bool:
         """Return whether a rule with resolveAtRelease selects a pod."""
@@ -117,40 +118,43 @@ class Placement(Plugin):
 
     def at_release(self, pod: Pod) -> Result:
         """Apply the rules with resolveAtRelease, as currently configured."""
-        found = [rule for rule in self._for(pod, pod.metadata.namespace) if rule.resolve_at_release]
-        if not found or _left_alone(pod):
+        rules = [rule for rule in self._for(pod, pod.metadata.namespace) if rule.resolve_at_release]
+        if not rules or _left_alone(pod):
             return skip()
-        excess = _excess(pod, found)
+        excess = _excess(pod, rules)
         if excess:
             return reject(excess)
-        edits, conflict = self._edits(found, _recorded(pod)), _conflict(pod, found)
+        edits, conflict = self._edits(rules, _recorded(pod)), _conflict(pod, rules)
         return success(*edits, warnings=[conflict[1]] if conflict else [])
 
     def _for(self, pod: Pod, namespace: str) -> list[Rule]:
         return self._book.matching(pod, namespace)
 
     def _edits(
-        self, found: Sequence[Rule], recorded: Mapping[str, str] = MappingProxyType({})
+        self, rules: Sequence[Rule], recorded_versions: Mapping[str, str] = MappingProxyType({})
     ) -> list[Edit]:
         """Return the rules' edits, and the edit that adds the rules to the pod's record."""
-        edits = [edit for rule in found for edit in self._edits_of[rule.name]]
-        record = {**recorded, **{rule.name: self._versions[rule.name] for rule in found}}
+        edits = [edit for rule in rules for edit in self._edits_of[rule.name]]
+        record = {**recorded_versions, **{rule.name: self._versions[rule.name] for rule in rules}}
         text = ",".join(f"{name}@{version}" for name, version in record.items())
-        return [*edits, SetAnnotation(PLACED, text) if found else RemoveAnnotation(PLACED)]
+        return [*edits, SetAnnotation(PLACED, text) if rules else RemoveAnnotation(PLACED)]
 
-    def _present(self, pod: Pod, found: Sequence[Rule]) -> Result:
+    def _present(self, pod: Pod, rules: Sequence[Rule]) -> Result:
         """Reject a pod that lacks what the rules require.
 
         During a rollout of changed rules, another replica may have placed the pod by another
         version of a rule. Such a pod is admitted with a warning.
         """
-        recorded, lacking = _recorded(pod), _lacking(pod, _all_required(found))
+        recorded_versions, absent = _recorded(pod), _lacking(pod, _all_required(rules))
         warnings = []
-        for rule in found:
-            missing = [one for one in rule.required if one in lacking]
+        for rule in rules:
+            missing = [requirement for requirement in rule.required if requirement in absent]
             if not missing or (rule.resolve_at_release and _is_held(pod)):
                 continue
-            if recorded.get(rule.name, self._versions[rule.name]) == self._versions[rule.name]:
+            if (
+                recorded_versions.get(rule.name, self._versions[rule.name])
+                == self._versions[rule.name]
+            ):
                 return reject(
                     f"rule {rule.name}: the pod lacks the node requirement {_quoted(missing)}: "
                     "another mutating webhook removed it, or made the rule match after Holdfast "
@@ -185,7 +189,8 @@ def _is_pinned(pod: Pod) -> bool:
         return False
     terms = [term for term in node_affinity.terms(pod) or () if term]
     return bool(terms) and all(
-        any(one.is_field and one.operator == "In" for one in term) for term in terms
+        any(requirement.is_field and requirement.operator == "In" for requirement in term)
+        for term in terms
     )
 
 
@@ -199,16 +204,18 @@ def _recorded(pod: Pod) -> dict[str, str]:
     return {name: version for part in parts for name, _, version in [part.partition("@")] if name}
 
 
-def _all_required(found: Iterable[Rule]) -> dict[Requirement, None]:
+def _all_required(rules: Iterable[Rule]) -> dict[Requirement, None]:
     """Return the requirements of rules, in order and without duplicates."""
-    return dict.fromkeys(one for rule in found for one in rule.required)
+    return dict.fromkeys(requirement for rule in rules for requirement in rule.required)
 
 
-def _lacking(pod: Pod, wanted: Iterable[Requirement]) -> set[Requirement]:
+def _lacking(pod: Pod, requirements: Iterable[Requirement]) -> set[Requirement]:
     """Return the requirements that are neither in the nodeSelector nor in all terms."""
-    selected = pod.node_selector
+    selector = pod.node_selector
     unselected = {
-        one for one in wanted if one.operator != "In" or selected.get(one.key) not in one.values
+        requirement
+        for requirement in requirements
+        if requirement.operator != "In" or selector.get(requirement.key) not in requirement.values
     }
     terms = node_affinity.terms(pod)
     if terms is None:
@@ -230,24 +237,24 @@ class _Claim:
     requirement: Requirement
 
 
-def _resolved(pod: Pod, found: Sequence[Rule], edits: Iterable[Edit] = ()) -> Result:
-    excess = _excess(pod, found)
+def _resolved(pod: Pod, rules: Sequence[Rule], edits: Iterable[Edit] = ()) -> Result:
+    excess = _excess(pod, rules)
     if excess:
         return reject(excess)
-    conflict = _conflict(pod, found)
+    conflict = _conflict(pod, rules)
     if conflict and conflict[0].on_conflict == "reject":
         return reject(conflict[1])
-    texts = [*(conflict or ())[1:], *_shorter_tolerations(pod, found)]
+    texts = [*(conflict or ())[1:], *_shorter_tolerations(pod, rules)]
     return success(*edits, warnings=[f"holdfast: {text}" for text in texts])
 
 
-def _excess(pod: Pod, found: Sequence[Rule]) -> str:
+def _excess(pod: Pod, rules: Sequence[Rule]) -> str:
     """Return why a pod has too many terms for the rules; empty if it does not.
 
     Each requirement takes one patch operation per term. The API server accepts 10,000 operations.
     """
     terms = sum(map(bool, node_affinity.terms(pod) or ()))
-    added = terms * len(_all_required(found))
+    added = terms * len(_all_required(rules))
     if added <= MAX_REQUIREMENTS:
         return ""
     return (
@@ -256,64 +263,88 @@ def _excess(pod: Pod, found: Sequence[Rule]) -> str:
     )
 
 
-def _shorter_tolerations(pod: Pod, found: Iterable[Rule]) -> Iterator[str]:
+def _shorter_tolerations(pod: Pod, rules: Iterable[Rule]) -> Iterator[str]:
     """Yield warnings about tolerations of a pod that precede a rule's, and are shorter."""
-    bearing = [rule for rule in found if rule.tolerations]
-    wanted = {one: rule for rule in bearing for one in rule.edits() if isinstance(one, Tolerate)}
-    if not wanted:
+    tolerating = [rule for rule in rules if rule.tolerations]
+    added = {
+        edit: rule for rule in tolerating for edit in rule.edits() if isinstance(edit, Tolerate)
+    }
+    if not added:
         return
-    known = [json_patch.read_toleration(one) for one in pod.spec.tolerations or ()]
-    own = [one for one in known if one.seconds is not None and one not in wanted]
-    own = [one for one in own if one not in json_patch.DEFAULT_TOLERATIONS]
-    for one, rule in wanted.items():
-        if one.effect not in {"", "NoExecute"}:
+    tolerations = [
+        json_patch.read_toleration(toleration) for toleration in pod.spec.tolerations or ()
+    ]
+    limited = [
+        toleration
+        for toleration in tolerations
+        if toleration.seconds is not None and toleration not in added
+    ]
+    limited = [
+        toleration for toleration in limited if toleration not in json_patch.DEFAULT_TOLERATIONS
+    ]
+    for toleration, rule in added.items():
+        if toleration.effect not in {"", "NoExecute"}:
             continue
-        first = next((each for each in own if json_patch.tolerates(each, one.key, one.value)), None)
-        longest = math.inf if one.seconds is None else one.seconds
-        if first is not None and first.seconds is not None and first.seconds < longest:
-            asked = "no limit" if one.seconds is None else f"{one.seconds} s"
+        first = next(
+            (
+                candidate
+                for candidate in limited
+                if json_patch.tolerates(candidate, toleration.key, toleration.value)
+            ),
+            None,
+        )
+        seconds = math.inf if toleration.seconds is None else toleration.seconds
+        if first is not None and first.seconds is not None and first.seconds < seconds:
+            limit = "no limit" if toleration.seconds is None else f"{toleration.seconds} s"
             yield (
-                f"rule {rule.name}: the pod's own toleration of {messages.quote(one.key)} lasts "
-                f"{first.seconds} s and comes first: it counts instead of the rule's ({asked})"
+                f"rule {rule.name}: the pod's own toleration of {messages.quote(toleration.key)} "
+                f"lasts {first.seconds} s and comes first: it counts instead of the rule's "
+                f"({limit})"
             )
 
 
-def _conflict(pod: Pod, found: Sequence[Rule]) -> tuple[Rule, str] | None:
+def _conflict(pod: Pod, rules: Sequence[Rule]) -> tuple[Rule, str] | None:
     """Return the first rule that contradicts the pod or an earlier rule, and why; None if none.
 
     That rule excludes the last alternative of the pod's node affinity. Later rules cannot add any,
     so the rule is found by bisection.
     """
-    if len(found) < 2 and not pod.node_selector and node_affinity.terms(pod) is None:
+    if len(rules) < 2 and not pod.node_selector and node_affinity.terms(pod) is None:
         return None  # no rule contradicts itself: `placement_checks` rejects that
-    ways = _ways(pod, dict.fromkeys(one.key for one in _all_required(found)))
-    claims = [_claims(f"rule {rule.name}", rule.required) for rule in found]
+    alternatives = _ways(
+        pod, dict.fromkeys(requirement.key for requirement in _all_required(rules))
+    )
+    claims = [_claims(f"rule {rule.name}", rule.required) for rule in rules]
 
     def left_by(count: int) -> list[_Claim] | None:
-        return _first_possible(ways, [claim for each in claims[:count] for claim in each])
+        return _first_possible(
+            alternatives, [claim for rule_claims in claims[:count] for claim in rule_claims]
+        )
 
-    if not ways or left_by(len(found)) is not None:
+    if not alternatives or left_by(len(rules)) is not None:
         return None
-    counts = range(1, len(found))
-    at = bisect.bisect_left(counts, 1, key=lambda count: int(left_by(count) is None))
-    return found[at], _described(found[at], left_by(at) or ())
+    counts = range(1, len(rules))
+    index = bisect.bisect_left(counts, 1, key=lambda count: int(left_by(count) is None))
+    return rules[index], _described(rules[index], left_by(index) or ())
 
 
-def _first_possible(ways: Iterable[list[_Claim]], claims: Sequence[_Claim]) -> list[_Claim] | None:
+def _first_possible(
+    alternatives: Iterable[list[_Claim]], claims: Sequence[_Claim]
+) -> list[_Claim] | None:
     """Return the first alternative that the rules' claims allow, plus the claims; None if none."""
     by_key: dict[str, dict[Requirement, None]] = {}
-    for one in _required(claims):
-        by_key.setdefault(one.key, {})[one] = None
+    for claimed in _required(claims):
+        by_key.setdefault(claimed.key, {})[claimed] = None
     if any(map(node_affinity.impossible, by_key.values())):
         return None
-    for way in ways:
-        own = _required(way)
-        # Skip claims on other labels: they are checked above, and there may be many ways.
-        keys = dict.fromkeys(one.key for one in own)
+    for alternative in alternatives:
+        requirements = _required(alternative)
+        # Skip claims on other labels: they are checked above, and there may be many alternatives.
+        keys = dict.fromkeys(requirement.key for requirement in requirements)
         if not node_affinity.impossible(
-            [*own, *(one for key in keys for one in by_key.get(key, ()))]
+            [*requirements, *(requirement for key in keys for requirement in by_key.get(key, ()))]
         ):
-            return [*way, *claims]
+            return [*alternative, *claims]
     return None
 
 
@@ -326,34 +357,46 @@ def _ways(pod: Pod, keys: Collection[str]) -> list[list[_Claim]]:
     if terms is None:
         return [common]
     parts = {
-        tuple(one for one in term if one.key in keys and not one.is_field): None
+        tuple(
+            requirement
+            for requirement in term
+            if requirement.key in keys and not requirement.is_field
+        ): None
         for term in terms
         if term
     }
-    ways = [[*common, *_claims("node affinity", part)] for part in parts]
-    return [way for way in ways if not node_affinity.impossible(_required(way))]
+    alternatives = [[*common, *_claims("node affinity", part)] for part in parts]
+    return [
+        alternative
+        for alternative in alternatives
+        if not node_affinity.impossible(_required(alternative))
+    ]
 
 
-def _claims(by: str, requirements: Iterable[Requirement]) -> list[_Claim]:
-    return [_Claim(by, requirement) for requirement in requirements]
+def _claims(source: str, requirements: Iterable[Requirement]) -> list[_Claim]:
+    return [_Claim(source, requirement) for requirement in requirements]
 
 
-def _required(way: Iterable[_Claim]) -> list[Requirement]:
-    return [claim.requirement for claim in way]
+def _required(claims: Iterable[_Claim]) -> list[Requirement]:
+    return [claim.requirement for claim in claims]
 
 
-def _described(rule: Rule, way: Sequence[_Claim]) -> str:
+def _described(rule: Rule, claims: Sequence[_Claim]) -> str:
     """Describe the first contradiction."""
-    clash = set(node_affinity.impossible([*_required(way), *rule.required]))
-    wanted = [one for one in rule.required if one in clash]
-    others = [claim for claim in way if claim.requirement in clash]
-    alone = (one for one in others if node_affinity.impossible([one.requirement, *wanted]))
+    clash = set(node_affinity.impossible([*_required(claims), *rule.required]))
+    requirements = [requirement for requirement in rule.required if requirement in clash]
+    opposing = [claim for claim in claims if claim.requirement in clash]
+    alone = (
+        claim for claim in opposing if node_affinity.impossible([claim.requirement, *requirements])
+    )
     first = next(alone, None)
-    named = others[:_MAX_NAMED] if first is None else [first]
-    by = " and ".join(dict.fromkeys(claim.by for claim in named))
-    verb = "contradict" if len(wanted) > 1 else "contradicts"
-    return f"rule {rule.name}: {_quoted(wanted)} {verb} {by} {_quoted(_required(named))}"
+    named = opposing[:_MAX_NAMED] if first is None else [first]
+    sources = " and ".join(dict.fromkeys(claim.by for claim in named))
+    verb = "contradict" if len(requirements) > 1 else "contradicts"
+    return f"rule {rule.name}: {_quoted(requirements)} {verb} {sources} {_quoted(_required(named))}"
 
 
 def _quoted(requirements: Iterable[Requirement]) -> str:
-    return " and ".join(messages.quote(str(one), _QUOTED_CHARACTERS) for one in requirements)
+    return " and ".join(
+        messages.quote(str(requirement), _QUOTED_CHARACTERS) for requirement in requirements
+    )

@@ -122,20 +122,20 @@ def expression(whens: Iterable[When], pod: str) -> str:
     for when in whens:
         keys = fields.setdefault("labels" if when.annotation is None else "annotations", {})
         keys.setdefault(when.key, {}).setdefault(when.namespaces, []).append(when)
-    tests = sum(len(alike) for keys in fields.values() for alike in keys.values())
-    write = _by_tables if tests > _MANY_TESTS else _one_by_one
-    found = [
+    count = sum(len(by_namespaces) for keys in fields.values() for by_namespaces in keys.values())
+    write = _by_tables if count > _MANY_TESTS else _one_by_one
+    field_tests = [
         f"{cel.optional(f'{pod}.metadata.{field}')}.optMap(entries, {write(keys)}).orValue(false)"
         for field, keys in fields.items()
     ]
-    return " || ".join(found) or "false"
+    return " || ".join(field_tests) or "false"
 
 
 def _one_by_one(keys: _Keys) -> str:
     tests = []
     for key, by_namespaces in keys.items():
         name = cel.string(key)
-        accepted = [_test(f"entries[{name}]", *each) for each in by_namespaces.items()]
+        accepted = [_test(f"entries[{name}]", *item) for item in by_namespaces.items()]
         tests.append(f"{name} in entries && ({' || '.join(accepted)})")
     return " || ".join(tests)
 
@@ -149,41 +149,41 @@ def _by_tables(keys: _Keys) -> str:
     """
     tables: dict[tuple[str, ...] | None, list[str]] = {None: []}
     for key, by_namespaces in keys.items():
-        for namespaces, alike in by_namespaces.items():
-            values = _values(alike) or ()
+        for namespaces, whens in by_namespaces.items():
+            values = _values(whens) or ()
             tables.setdefault(namespaces, []).append(f"{cel.string(key)}: {cel.strings(values)}")
-    places: dict[str, list[int]] = {}
-    for place, namespaces in enumerate(tables):
+    by_namespace: dict[str, list[int]] = {}
+    for index, namespaces in enumerate(tables):
         for namespace in namespaces or ():
-            places.setdefault(namespace, []).append(place)
-    listed = ", ".join(f"{cel.string(name)}: {where}" for name, where in places.items())
-    here = f"([0] + {{{listed}}}[?request.namespace].orValue([]))" if listed else "[0]"
-    shown = ", ".join(f"{{{', '.join(entries)}}}" for entries in tables.values())
+            by_namespace.setdefault(namespace, []).append(index)
+    pairs = ", ".join(f"{cel.string(name)}: {indexes}" for name, indexes in by_namespace.items())
+    applicable = f"([0] + {{{pairs}}}[?request.namespace].orValue([]))" if pairs else "[0]"
+    literal = ", ".join(f"{{{', '.join(entries)}}}" for entries in tables.values())
     accepts = "(tables[at][key] == [] || entries[key] in tables[at][key])"
-    found = f"exists(key, key in entries && key in tables[at] && {accepts})"
+    scan = f"exists(key, key in entries && key in tables[at] && {accepts})"
     # Iterating over the entries is faster, but takes minutes for a pod with 100,000 labels.
-    either = f"size(entries) < size(tables[at]) ? entries.{found} : tables[at].{found}"
-    return f"[[{shown}]].exists(tables, {here}.exists(at, {either}))"
+    cheaper = f"size(entries) < size(tables[at]) ? entries.{scan} : tables[at].{scan}"
+    return f"[[{literal}]].exists(tables, {applicable}.exists(at, {cheaper}))"
 
 
-def _test(value: str, namespaces: Iterable[str] | None, alike: Iterable[When]) -> str:
+def _test(value: str, namespaces: Iterable[str] | None, whens: Iterable[When]) -> str:
     """Return a CEL expression that is true if any of these accepts the value.
 
     All of them have the same namespaces.
     """
-    values = _values(alike)
+    values = _values(whens)
     tests = [] if values is None else [f"{value} in {cel.strings(values)}"]
     if namespaces is not None:
         tests.append(f"request.namespace in {cel.strings(namespaces)}")
     return " && ".join(tests) or "true"
 
 
-def _values(alike: Iterable[When]) -> Collection[str] | None:
+def _values(whens: Iterable[When]) -> Collection[str] | None:
     """Return the values that any of these accepts; None if one accepts all values."""
-    accepted = [when.accepted for when in alike]
+    accepted = [when.accepted for when in whens]
     if None in accepted:
         return None
-    return dict.fromkeys(one for each in accepted for one in each or ())
+    return dict.fromkeys(value for values in accepted for value in values or ())
 
 
 class Rule(Args, frozen=True, omit_defaults=True):
@@ -215,21 +215,29 @@ class Rule(Args, frozen=True, omit_defaults=True):
     def required(self) -> tuple[Requirement, ...]:
         """All requirements on the node."""
         selected = (Requirement(key, "In", (value,)) for key, value in self.node_selector.items())
-        return (*(one.as_edit for one in self.require), *selected)
+        return (*(requirement.as_edit for requirement in self.require), *selected)
 
     def edits(self) -> list[Edit]:
         """Return the rule's edits."""
         edits: list[Edit] = []
         if self.require:
-            edits.append(RequireNodes(tuple(one.as_edit for one in self.require)))
+            edits.append(RequireNodes(tuple(requirement.as_edit for requirement in self.require)))
         edits += [
-            PreferNodes(one.weight, tuple(each.as_edit for each in one.require))
-            for one in self.prefer
+            PreferNodes(
+                preference.weight, tuple(requirement.as_edit for requirement in preference.require)
+            )
+            for preference in self.prefer
         ]
         edits += [SelectNodes(key, value) for key, value in self.node_selector.items()]
         edits += [
-            Tolerate(one.key, one.operator, one.value, one.effect, one.toleration_seconds)
-            for one in self.tolerations
+            Tolerate(
+                toleration.key,
+                toleration.operator,
+                toleration.value,
+                toleration.effect,
+                toleration.toleration_seconds,
+            )
+            for toleration in self.tolerations
         ]
         if self.scheduler_name:
             edits.append(SetSchedulerName(self.scheduler_name))
@@ -241,23 +249,27 @@ class RuleBook:
 
     def __init__(self, rules: Iterable[Rule]) -> None:
         self._rules = tuple(rules)
-        sought = [(rule.when.annotation is None, rule.when.key) for rule in self._rules]
+        criteria = [(rule.when.annotation is None, rule.when.key) for rule in self._rules]
         self._places = {
-            each: _by_value(
-                [(place, rule) for place, rule in enumerate(self._rules) if sought[place] == each]
+            criterion: _by_value(
+                [
+                    (index, rule)
+                    for index, rule in enumerate(self._rules)
+                    if criteria[index] == criterion
+                ]
             )
-            for each in dict.fromkeys(sought)
+            for criterion in dict.fromkeys(criteria)
         }
 
     def matching(self, pod: Pod, namespace: str) -> list[Rule]:
         """Return the rules that select a pod, in order; an empty namespace is unknown."""
-        places: list[int] = []
-        for (is_label, key), (others, by_value) in self._places.items():
+        indexes: list[int] = []
+        for (is_label, key), (any_value, by_value) in self._places.items():
             value = (pod.labels if is_label else pod.annotations).get(key)
             if value is not None:
-                places += by_value.get(value, others)
-        found = [self._rules[place] for place in sorted(places)]
-        return [rule for rule in found if rule.when.matches(pod, namespace)]
+                indexes += by_value.get(value, any_value)
+        candidates = [self._rules[index] for index in sorted(indexes)]
+        return [rule for rule in candidates if rule.when.matches(pod, namespace)]
 
 
 def _by_value(
@@ -265,16 +277,16 @@ def _by_value(
 ) -> tuple[list[int], dict[str, list[int]]]:
     """Return the indexes of rules that accept any value, and of rules that accept each value."""
     rules = list(rules)
-    named = dict.fromkeys(value for _, rule in rules for value in rule.when.accepted or ())
+    values = dict.fromkeys(value for _, rule in rules for value in rule.when.accepted or ())
     by_value = {
         value: [
-            place
-            for place, rule in rules
+            index
+            for index, rule in rules
             if rule.when.accepted is None or value in rule.when.accepted
         ]
-        for value in named
+        for value in values
     }
-    return [place for place, rule in rules if rule.when.accepted is None], by_value
+    return [index for index, rule in rules if rule.when.accepted is None], by_value
 
 
 SPACE = Rule(

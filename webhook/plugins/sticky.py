@@ -135,8 +135,8 @@ class Sticky(Plugin):
         KubeVirt overwrites all annotations of such a VM when the pool's template changes.
         """
         before, after = (
-            f"{cel.optional(one)}.orValue({{}})"
-            for one in ("oldObject.metadata.annotations", "object.metadata.annotations")
+            f"{cel.optional(path)}.orValue({{}})"
+            for path in ("oldObject.metadata.annotations", "object.metadata.annotations")
         )
         tests = [
             self.virt_controller.match(),
@@ -149,35 +149,35 @@ class Sticky(Plugin):
 
     def restore(self, workload: Workload, old: Workload) -> Result:
         """Restore the annotations of the VM's record that the update erases."""
-        erased = [
+        erased_keys = [
             key
             for key in self._record_keys
             if key in old.own.annotations and key not in workload.own.annotations
         ]
-        return success(*(SetAnnotation(key, old.own.annotations[key]) for key in erased))
+        return success(*(SetAnnotation(key, old.own.annotations[key]) for key in erased_keys))
 
     def validate_workload(self, workload: Workload, old: Workload | None) -> Result:
         """Reject invalid annotations on a VM when they are written."""
-        before = old.own.annotations if old else {}
+        old_annotations = old.own.annotations if old else {}
         reasons = [
             reason
             for key in self.workload_keys.get(workload.kind, ())
             for value in [workload.own.annotations.get(key)]
-            if value is not None and value != before.get(key)
+            if value is not None and value != old_annotations.get(key)
             for reason in [self._problem(key, value)]
             if reason
         ]
         if workload.kind == kubevirt.VM and old is not None:
-            reasons += self._ignored_record(workload, before)
+            reasons += self._ignored_record(workload, old_annotations)
         return reject("; ".join(reasons)) if reasons else skip()
 
-    def _ignored_record(self, vm: Workload, before: Mapping[str, str]) -> Sequence[str]:
+    def _ignored_record(self, vm: Workload, old_annotations: Mapping[str, str]) -> Sequence[str]:
         """Return why a new node would be ignored: a clone's record has the UID of another VM."""
-        key, own = self.args.node_annotation, vm.own
-        node, uid = own.annotations.get(key, ""), own.annotations.get(kubevirt.STICKY_NODE_UID, "")
-        if not node or node == before.get(key) or uid in {"", own.metadata.uid}:
+        key, obj = self.args.node_annotation, vm.own
+        node, uid = obj.annotations.get(key, ""), obj.annotations.get(kubevirt.STICKY_NODE_UID, "")
+        if not node or node == old_annotations.get(key) or uid in {"", obj.metadata.uid}:
             return ()
-        if uid != before.get(kubevirt.STICKY_NODE_UID):
+        if uid != old_annotations.get(kubevirt.STICKY_NODE_UID):
             return ()  # both have changed, such as by restoring a backup
         reason = (
             f"annotation {key}: {messages.quote(node)} would be ignored: "
@@ -259,12 +259,12 @@ class Sticky(Plugin):
             return ()
         problem = self._problem(self.args.node_annotation, node)
         if problem:
-            where = f"{kubevirt.VM} {vm.metadata.namespace}/{vm.metadata.name}"
-            raise InvalidValueError(f"{where}: {problem}")
-        there = (Requirement("metadata.name", "In", (node,), is_field=True),)
+            vm_name = f"{kubevirt.VM} {vm.metadata.namespace}/{vm.metadata.name}"
+            raise InvalidValueError(f"{vm_name}: {problem}")
+        requirements = (Requirement("metadata.name", "In", (node,), is_field=True),)
         if self.args.affinity == "preferred":
-            return (PreferNodes(WEIGHT, there),)
-        return (RequireNodes(there),)
+            return (PreferNodes(WEIGHT, requirements),)
+        return (RequireNodes(requirements),)
 
     def _read(self, shape: type[T], kind: str, namespace: str, owner: OwnerReference) -> T:
         """Read an owner without the cache, and check its UID.
@@ -273,17 +273,19 @@ class Sticky(Plugin):
         """
         path = kubevirt.vmi_path if kind == kubevirt.VMI else kubevirt.vm_path
         # Owner references are user input: they must not lead to another API path.
-        valid = syntax.is_namespace(namespace) and syntax.is_object_name(owner.name)
-        found = self.handle.lookup.get(path(namespace, owner.name)) if valid else None
-        read = None if found is None else msgspec.convert(found, shape)
-        if read is None or read.metadata.uid != owner.uid:
-            where = namespace if syntax.is_namespace(namespace) else messages.quote(namespace)
-            raise InvalidValueError(
-                f"{kind} {where}/{messages.quote(owner.name)} with UID {messages.quote(owner.uid)} "
-                "no longer exists, so the pod's node is unknown: KubeVirt creates another pod if "
-                "one is needed"
+        is_valid = syntax.is_namespace(namespace) and syntax.is_object_name(owner.name)
+        response = self.handle.lookup.get(path(namespace, owner.name)) if is_valid else None
+        owner_object = None if response is None else msgspec.convert(response, shape)
+        if owner_object is None or owner_object.metadata.uid != owner.uid:
+            shown_namespace = (
+                namespace if syntax.is_namespace(namespace) else messages.quote(namespace)
             )
-        return read
+            raise InvalidValueError(
+                f"{kind} {shown_namespace}/{messages.quote(owner.name)} with UID "
+                f"{messages.quote(owner.uid)} no longer exists, so the pod's node is unknown: "
+                "KubeVirt creates another pod if one is needed"
+            )
+        return owner_object
 
 
 def _runs_vm(pod: Pod) -> bool:
@@ -298,11 +300,11 @@ def _named_edit(edit: Edit) -> str:
     return f"required node affinity {messages.quote(str(edit.requirements[0]))}"
 
 
-def _contradiction(found: Sequence[Requirement]) -> str:
-    named = [messages.quote(str(one)) for one in dict.fromkeys(found)]
-    more = f" and {len(named) - _MAX_NAMED:,} more" if len(named) > _MAX_NAMED else ""
+def _contradiction(requirements: Sequence[Requirement]) -> str:
+    quoted = [messages.quote(str(requirement)) for requirement in dict.fromkeys(requirements)]
+    suffix = f" and {len(quoted) - _MAX_NAMED:,} more" if len(quoted) > _MAX_NAMED else ""
     return (
-        f"no node can meet the required node affinity {' and '.join(named[:_MAX_NAMED])}{more}: "
+        f"no node can meet the required node affinity {' and '.join(quoted[:_MAX_NAMED])}{suffix}: "
         "correct the VM's own affinity or its recorded node; or the VM has just been changed, and "
         "KubeVirt's retry succeeds"
     )

@@ -48,7 +48,7 @@ def recorded_node(vm: VirtualMachine, args: StickyArgs) -> str:
 def is_own_record(vm: VirtualMachine, args: StickyArgs) -> bool:
     """Return whether Holdfast is the only field manager of the record."""
     writers = vm.writers_of(args.node_annotation)
-    return {one.manager for one in writers} == {FIELD_MANAGER}
+    return {writer.manager for writer in writers} == {FIELD_MANAGER}
 
 
 def is_set_by_others(
@@ -60,13 +60,13 @@ def is_set_by_others(
     """
     if not vm.writers_of(args.node_annotation) or is_own_record(vm, args):
         return False
-    at = vm.written_at(args.node_annotation)
-    return at is None or since is None or at >= since
+    written_at = vm.written_at(args.node_annotation)
+    return written_at is None or since is None or written_at >= since
 
 
 def is_sticky(vm: VirtualMachine, args: StickyArgs) -> bool:
     """Return whether a VM must return to its node."""
     if args.namespaces and vm.metadata.namespace not in args.namespaces:
         return False
-    chosen = vm.annotations.get(STICKY, "")
-    return chosen == "true" if args.select == "annotated" else chosen != "false"
+    value = vm.annotations.get(STICKY, "")
+    return value == "true" if args.select == "annotated" else value != "false"

@@ -56,27 +56,27 @@ class VirtController:
         if self._account != AUTO:
             return self._account
         try:
-            found = self._handle.lookup.get(kubevirt.INSTALLATIONS, max_age=max_age) or {}
+            response = self._handle.lookup.get(kubevirt.INSTALLATIONS, max_age=max_age) or {}
         except ApiStatusError as exc:
             # A 404 may come from a proxy: check with discovery that the kind is not served.
             if exc.status != 404 or discovery.lists(self._read, "kubevirts"):
                 raise
-            found = {}
+            response = {}
         # KubeVirt rejects a second object. If a user creates one anyway, the oldest counts.
-        items = sorted(found.get("items") or (), key=_created)
+        items = sorted(response.get("items") or (), key=_created)
         if not items:
             return kubevirt.CONTROLLER_ACCOUNT
         return kubevirt.controller_account(items[0]["metadata"]["namespace"])
 
     def _read(self, path: str, kind: Any) -> Any:
         """Return the object at an API path, converted to a type. Raises ClusterError."""
-        found = self._handle.lookup.get(path, max_age=_MAX_AGE_IF_DIFFERENT)
+        response = self._handle.lookup.get(path, max_age=_MAX_AGE_IF_DIFFERENT)
         try:
-            return msgspec.convert(found, kind)
+            return msgspec.convert(response, kind)
         except msgspec.ValidationError as exc:
             raise UnreachableError(f"the response for {path} is not valid: {exc}") from exc
 
 
-def _created(one: Mapping[str, Any]) -> tuple[str, str]:
-    metadata = one["metadata"]
+def _created(item: Mapping[str, Any]) -> tuple[str, str]:
+    metadata = item["metadata"]
     return metadata["creationTimestamp"], metadata["namespace"]

@@ -65,12 +65,13 @@ class Window(HoldingPlugin):
     def __init__(self, args: WindowArgs, handle: Handle | None = None) -> None:
         super().__init__(args, handle)
         self._named: dict[str, Windows] = {}
-        for index, one in enumerate(args.windows):
-            if one.name in self._named:
+        for index, window in enumerate(args.windows):
+            if window.name in self._named:
                 raise ConfigurationError(
-                    f"windows[{index}].name: {one.name!r:.60} names two windows: rename one of them"
+                    f"windows[{index}].name: {window.name!r:.60} names two windows: rename one "
+                    "of them"
                 )
-            self._named[one.name] = one.windows(f"windows[{index}]")
+            self._named[window.name] = window.windows(f"windows[{index}]")
         self._max_ms = arg_types.parsed(durations.parse_delay, args.max_delay, "maxDelay")
 
     # --- admission -----------------------------------------------------------------------------
@@ -81,41 +82,41 @@ class Window(HoldingPlugin):
         A pod is held even while the window is open, because it may close during another hold.
         Raises InvalidValueError.
         """
-        found = self._read(pod)
+        window = self._read(pod)
         if not is_new(context):
             return ()
         now_ms = context.now_ms
-        opens_ms = found.next_open_ms(now_ms)
-        shown = f"annotation {KEY}: {messages.quote(pod.annotations[KEY])}"
+        opens_ms = window.next_open_ms(now_ms)
+        annotation = f"annotation {KEY}: {messages.quote(pod.annotations[KEY])}"
         if opens_ms is None:
             raise InvalidValueError(
-                f"{shown}: {_NEVER}: use other days, or correct the closed dates"
+                f"{annotation}: {_NEVER}: use other days, or correct the closed dates"
             )
         if opens_ms - now_ms > self._max_ms:
             raise InvalidValueError(
-                f"{shown}: the window opens at {durations.canonical_instant(opens_ms)}, more than "
-                f"maxDelay={self.args.max_delay} after the pod's creation: use a window that opens "
-                "earlier, or ask an admin to raise maxDelay"
+                f"{annotation}: the window opens at {durations.canonical_instant(opens_ms)}, more "
+                f"than maxDelay={self.args.max_delay} after the pod's creation: use a window that "
+                "opens earlier, or ask an admin to raise maxDelay"
             )
         return ()
 
     def _read(self, pod: Pod) -> Windows:
         """Return a pod's windows. Raises InvalidValueError, which names the annotation."""
         text = pod.annotations.get(KEY, "")
-        named = self._named.get(text)
-        if named is not None:
-            return named
+        window = self._named.get(text)
+        if window is not None:
+            return window
         if windows.is_name(text):
-            known = messages.shorten(", ".join(self._named) or "none")
+            names = messages.shorten(", ".join(self._named) or "none")
             raise InvalidValueError(
                 f"annotation {KEY}: there is no window {messages.quote(text)}; "
-                f"configured: {known}; or {windows.WINDOW_ACCEPTED}"
+                f"configured: {names}; or {windows.WINDOW_ACCEPTED}"
             )
         try:
             return _parse(text)
         except InvalidValueError as exc:
-            known = f"; or name one of: {', '.join(self._named)}" if self._named else ""
-            raise InvalidValueError(f"annotation {KEY}: {exc}{messages.shorten(known)}") from None
+            names = f"; or name one of: {', '.join(self._named)}" if self._named else ""
+            raise InvalidValueError(f"annotation {KEY}: {exc}{messages.shorten(names)}") from None
 
     def wait_ms(self, pod: Pod, context: Context) -> int | None:
         """Return how long pods created now wait, in milliseconds, rounded up to whole minutes.
@@ -124,8 +125,8 @@ class Window(HoldingPlugin):
         """
         workload, now_ms = context.review.workload, context.now_ms
         opens_ms = self._read(pod).next_open_ms(now_ms)
-        later = workload is not None and workload.kind == "CronJob"
-        if later or opens_ms is None:
+        is_cron_job = workload is not None and workload.kind == "CronJob"
+        if is_cron_job or opens_ms is None:
             return None
         return -(-(opens_ms - now_ms) // _MINUTE_MS) * _MINUTE_MS
 
@@ -160,13 +161,13 @@ class Window(HoldingPlugin):
         at_ms = windows.next_open_ms(now_ms)
         if at_ms == now_ms:
             at_ms = windows.closes_ms(now_ms)
-        zones = dict.fromkeys(one.zone for one in windows.hours if one.zone is not UTC)
-        local = [] if at_ms is None else [_local(at_ms, zone) for zone in zones]
-        return _state(windows, now_ms) + (f" ({', '.join(local)})" if local else "")
+        zones = dict.fromkeys(hours.zone for hours in windows.hours if hours.zone is not UTC)
+        local_times = [] if at_ms is None else [_local(at_ms, zone) for zone in zones]
+        return _state(windows, now_ms) + (f" ({', '.join(local_times)})" if local_times else "")
 
     def states(self, now_ms: int) -> dict[str, str]:
         """Return a description of the state of each configured window, by name."""
-        return {name: _state(one, now_ms) for name, one in self._named.items()}
+        return {name: _state(window, now_ms) for name, window in self._named.items()}
 
 
 def _state(window: Windows, now_ms: int) -> str:

@@ -45,10 +45,10 @@ class Check:
 
     def as_object(self) -> Object:
         """Return the validation as in the API."""
-        written = {"expression": self.expression, "message": self.message, "reason": "Forbidden"}
+        validation = {"expression": self.expression, "message": self.message, "reason": "Forbidden"}
         if self.message_expression:
-            written["messageExpression"] = self.message_expression
-        return written
+            validation["messageExpression"] = self.message_expression
+        return validation
 
 
 def manifest(objects: Iterable[Object]) -> str:
@@ -77,9 +77,9 @@ class InstallationNames:
         return f"system:serviceaccount:{self.namespace}:holdfast-uninstall"
 
 
-def by_controller(where: InstallationNames) -> tuple[str, str]:
+def by_controller(installation: InstallationNames) -> tuple[str, str]:
     """Return the condition that only matches the controller's requests."""
-    return "by-the-controller", f"request.userInfo.username == {string(where.controller)}"
+    return "by-the-controller", f"request.userInfo.username == {string(installation.controller)}"
 
 
 def make_policy(
@@ -149,13 +149,15 @@ def entries_kept(field: str, exempt: str) -> str:
     The time and cost of comparing entries grow with the square of their number; comparing whole
     maps costs next to nothing. A map with too many entries therefore must not change at all.
     """
-    same = f"object.metadata.?{field}[?key] == oldObject.metadata.?{field}[?key]"
-    entries = {one: f"{one}.metadata.?{field}.orValue({{}})" for one in ("object", "oldObject")}
-    kept = [
-        *(f"{each}.size() <= {MAX_ENTRIES}" for each in entries.values()),
-        *(f"{each}.all(key, {exempt}\n  || {same})" for each in entries.values()),
+    is_same = f"object.metadata.?{field}[?key] == oldObject.metadata.?{field}[?key]"
+    entries = {
+        version: f"{version}.metadata.?{field}.orValue({{}})" for version in ("object", "oldObject")
+    }
+    tests = [
+        *(f"{entry_map}.size() <= {MAX_ENTRIES}" for entry_map in entries.values()),
+        *(f"{entry_map}.all(key, {exempt}\n  || {is_same})" for entry_map in entries.values()),
     ]
-    return f"{equal(f'metadata.?{field}')} || (\n" + "\n&& ".join(kept) + ")"
+    return f"{equal(f'metadata.?{field}')} || (\n" + "\n&& ".join(tests) + ")"
 
 
 def equal(path: str) -> str:
@@ -163,25 +165,25 @@ def equal(path: str) -> str:
     return f"object.{path} == oldObject.{path}"
 
 
-def part(whole: str, field: str, *, empty: str) -> str:
+def part(owner: str, field: str, *, empty: str) -> str:
     """Return the expression for a field, or for `empty` if it is absent or null.
 
     dyn() avoids type errors.
     """
     return (
-        f"[dyn({whole}).?{field}.orValue(null)]\n"
+        f"[dyn({owner}).?{field}.orValue(null)]\n"
         f"  .map(part, part == null ? dyn({empty}) : part)[0]"
     )
 
 
 def tolerations_kept() -> str:
     """Test that no toleration is changed, except those that the API server adds."""
-    added = f"toleration.?key.orValue('') in {strings(ADDED_BY_OTHERS)}"
-    before, after = (
-        f"{version}.spec.?tolerations.orValue([]).filter(toleration, !({added}))"
+    is_added = f"toleration.?key.orValue('') in {strings(ADDED_BY_OTHERS)}"
+    old_tolerations, new_tolerations = (
+        f"{version}.spec.?tolerations.orValue([]).filter(toleration, !({is_added}))"
         for version in ("oldObject", "object")
     )
-    return f"{equal('spec.?tolerations')}\n|| {after}\n  == {before}"
+    return f"{equal('spec.?tolerations')}\n|| {new_tolerations}\n  == {old_tolerations}"
 
 
 def annotation(owner: str, key: str) -> str:

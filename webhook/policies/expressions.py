@@ -42,18 +42,18 @@ def may(verb: str, namespace: str = "request.namespace", name: str = "request.na
 
 def changes_a_hold(keys: Sequence[str]) -> str:
     """Test whether an update changes a hold, cheapest test first: it runs on every update."""
-    held = f"{gates('oldObject')}.exists(gate, {is_own('gate.name')})"
-    return f"{held}\n&& ({taken()}\n|| {grown()}\n|| {moved()}\n|| {changed(keys)}.size() > 0)"
+    is_held = f"{gates('oldObject')}.exists(gate, {is_own('gate.name')})"
+    return f"{is_held}\n&& ({taken()}\n|| {grown()}\n|| {moved()}\n|| {changed(keys)}.size() > 0)"
 
 
 def taken() -> str:
     """Test whether Holdfast gates are removed; counting suffices, as updates cannot add gates."""
     # Comparing names has quadratic cost, and beyond the budget, nobody could update the pod.
-    before, after = (
+    old_count, new_count = (
         f"{gates(version)}.filter(gate, {is_own('gate.name')}).size()"
         for version in ("oldObject", "object")
     )
-    return f"({gates('oldObject')} != {gates('object')}\n  && {before}\n  > {after})"
+    return f"({gates('oldObject')} != {gates('object')}\n  && {old_count}\n  > {new_count})"
 
 
 def grown() -> str:
@@ -62,11 +62,14 @@ def grown() -> str:
     Its release would not be recorded, and a pace would not count it.
     """
     sizes = [
-        [f"{one}.metadata.?{field}.orValue({{}}).size()" for one in ("object", "oldObject")]
+        [f"{version}.metadata.?{field}.orValue({{}}).size()" for version in ("object", "oldObject")]
         for field in ("annotations", "labels")
     ]
-    bigger = (f"({new} > {MAX_ENTRIES}\n  && {new} > {old})" for new, old in sizes)
-    return "(" + "\n  || ".join(bigger) + ")"
+    tests = (
+        f"({new_size} > {MAX_ENTRIES}\n  && {new_size} > {old_size})"
+        for new_size, old_size in sizes
+    )
+    return "(" + "\n  || ".join(tests) + ")"
 
 
 def moved() -> str:
@@ -75,17 +78,17 @@ def moved() -> str:
     Kubernetes' own controllers may do both.
     """
     user, (name, prefix) = "request.userInfo.username", map(string, _ADOPTERS)
-    new, old = (
+    new_owners, old_owners = (
         f"{version}.metadata.?ownerReferences.orValue([])\n"
         "        .filter(one, one.?controller.orValue(false))"
         for version in ("object", "oldObject")
     )
-    same = "object.metadata.?labels[?key] == oldObject.metadata.?labels[?key]"
+    is_same = "object.metadata.?labels[?key] == oldObject.metadata.?labels[?key]"
     return (
         f"({user} != {name} && !{user}.startsWith({prefix})\n"
-        f"  && (!{strings(DECIDING_LABELS)}.all(key, {same})\n"
+        f"  && (!{strings(DECIDING_LABELS)}.all(key, {is_same})\n"
         f"    || (!({equal('metadata.?ownerReferences')})\n"
-        f"      && {new}\n        != {old})))"
+        f"      && {new_owners}\n        != {old_owners})))"
     )
 
 
@@ -94,11 +97,11 @@ def changes_containers(gate: str, approved_by: str) -> str:
 
     The API server only lets an update change images and add ephemeral containers.
     """
-    held = gates("oldObject")
+    old_gates = gates("oldObject")
     return (
-        f"{held}.size() > 0\n"
+        f"{old_gates}.size() > 0\n"
         f"&& ({annotation('oldObject', string(approved_by))}.hasValue()\n"
-        f"  || {held}.exists(gate, gate.name == {string(gate)}))\n"
+        f"  || {old_gates}.exists(gate, gate.name == {string(gate)}))\n"
         f"&& !({equal('spec.containers')}\n"
         f"  && {equal('spec.?initContainers')}\n"
         f"  && {equal('spec.?ephemeralContainers')})"
@@ -107,12 +110,12 @@ def changes_containers(gate: str, approved_by: str) -> str:
 
 def changed(keys: Sequence[str]) -> str:
     """List the deciding annotations that change, including unconfigured keys in the old hint."""
-    others = strings((*_HINT_PARTS, *keys))
+    known_keys = strings((*_HINT_PARTS, *keys))
     return (
         f"(\n  {strings(keys)}\n"
         f"  + {annotation('oldObject', string(HELD_ANNOTATION))}.orValue('')\n"
         f"    .split(',', {_MAX_HINT_PARTS}).map(part, part.split('=', 2)[0])\n"
-        f"    .filter(key, !(key in {others}))\n"
+        f"    .filter(key, !(key in {known_keys}))\n"
         f").filter(key, {annotation('object', 'key')} != {annotation('oldObject', 'key')})"
     )
 
@@ -122,14 +125,14 @@ def only_own_removed(path: str, name: str = "") -> str:
 
     `name` maps a list of objects to their names.
     """
-    old, new, own = (
-        *(f"{one}.{path}.orValue([])" + name for one in ("oldObject", "object")),
+    old_names, new_names, own_test = (
+        *(f"{version}.{path}.orValue([])" + name for version in ("oldObject", "object")),
         is_own("name"),
     )
     return (
         f"{equal(path)} || (\n"
-        f"{new}.filter(name, !{own})\n  == {old}.filter(name, !{own})\n"
-        f"&& {new}.filter(name, {own})\n  .all(name, name in {old}))"
+        f"{new_names}.filter(name, !{own_test})\n  == {old_names}.filter(name, !{own_test})\n"
+        f"&& {new_names}.filter(name, {own_test})\n  .all(name, name in {old_names}))"
     )
 
 

@@ -42,10 +42,10 @@ def refuses(api: Api, namespace: str) -> bool | None:
 def measure(api: Api, namespace: str, show: Callable[[float], None]) -> None:
     """Call `show` with 1 if the guard rejects the dry run, 0 if not, NaN if it is not possible."""
     try:
-        found = refuses(api, namespace)
+        is_refused = refuses(api, namespace)
     except ClusterError as exc:
         _log.warning("cannot try the guard: %s", exc)
-        found = None
-    if found is False:
+        is_refused = None
+    if is_refused is False:
         _log.warning("the guard is not installed, or is that of another installation")
-    show(math.nan if found is None else float(found))
+    show(math.nan if is_refused is None else float(is_refused))

@@ -57,20 +57,20 @@ def freeze_roles_policy() -> builder.Object:
     A role's existing rules may stay: an admin may have granted the verb.
     """
     resources = ["roles", "clusterroles"]
-    granted = (
+    tests = (
         f"rule.?{field}.orValue([]).exists(one, one in {strings([name, '*'])})"
         for field, name in (("verbs", "patch"), ("resources", "namespaces"), ("apiGroups", ""))
     )
     rules = builder.part("object", "rules", empty="[]")  # a role without rules has null
-    grants = f"{rules}\n  .exists(rule, " + "\n  && ".join(granted) + ")"
-    kept = "request.operation == 'UPDATE' && object.?rules == oldObject.?rules"
+    grants = f"{rules}\n  .exists(rule, " + "\n  && ".join(tests) + ")"
+    rules_kept = "request.operation == 'UPDATE' && object.?rules == oldObject.?rules"
     return builder.make_policy(
         FREEZE_ROLES_POLICY,
         rule=builder.make_rule("rbac.authorization.k8s.io", resources, ["CREATE", "UPDATE"]),
         condition=_may_freeze_only("request.?namespace.orValue('')"),
         checks=[
             Check(
-                f"{kept}\n|| !{grants}",
+                f"{rules_kept}\n|| !{grants}",
                 f"with the verb {FREEZE_VERB!r} alone, you may not grant the verb 'patch' on "
                 "namespaces: bind the ClusterRole holdfast-freezer instead",
             )

@@ -107,24 +107,28 @@ COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 
 def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
     """Build the nine policies, each followed by its binding."""
-    where = installation or InstallationNames()
-    made = (
+    names = installation or InstallationNames()
+    built_policies = (
         _hold_policy(deciding_keys(profiles)),
         _pace_policy(),
         _approval_policy(),
         freeze_policy(),
         freeze_roles_policy(),
-        _pods_policy(where),
-        vms_policy(recording_keys(profiles), where),
+        _pods_policy(names),
+        vms_policy(recording_keys(profiles), names),
         webhooks_policy(
             CONTROLLER_WEBHOOKS,
             list(configurations.expressions(profiles)),
-            where,
+            names,
             profiles.selectors,
         ),
-        secrets_policy(where),
+        secrets_policy(names),
     )
-    return [each for policy in made for each in (policy, make_binding(policy["metadata"]["name"]))]
+    return [
+        resource
+        for policy in built_policies
+        for resource in (policy, make_binding(policy["metadata"]["name"]))
+    ]
 
 
 def deciding_keys(profiles: Profiles) -> list[str]:
@@ -133,9 +137,9 @@ def deciding_keys(profiles: Profiles) -> list[str]:
     The default keys are always included: the controller uses them to release a pod whose plugin is
     no longer enabled.
     """
-    configured = (key for plugin in profiles.plugins for key in plugin.keys)
-    lasting = (NOT_BEFORE, JITTER, HELD_ANNOTATION, PROFILE_ANNOTATION, ALLOWED_ANNOTATION)
-    return list(dict.fromkeys((*configured, *DELAY_KEYS, *lasting)))
+    plugin_keys = (key for plugin in profiles.plugins for key in plugin.keys)
+    own_keys = (NOT_BEFORE, JITTER, HELD_ANNOTATION, PROFILE_ANNOTATION, ALLOWED_ANNOTATION)
+    return list(dict.fromkeys((*plugin_keys, *DELAY_KEYS, *own_keys)))
 
 
 def recording_keys(profiles: Profiles) -> list[str]:
@@ -152,7 +156,7 @@ def _hold_policy(keys: Sequence[str]) -> Object:
     checked in the match condition: a request that does not match costs the API server a quarter of
     a matching one, and in a burst all requests are releases.
     """
-    what = (
+    actions = (
         "((variables.taken ? ['release it'] : [])\n"
         f"  + (variables.grown ? ['give it more than {MAX_ENTRIES} annotations or labels'] : [])\n"
         f"  + (variables.moved ? ['{MOVED}'] : [])\n"
@@ -173,7 +177,7 @@ def _hold_policy(keys: Sequence[str]) -> Object:
             "grown": expressions.grown(),
             "moved": expressions.moved(),
             "changed": expressions.changed(keys),
-            "what": what,
+            "what": actions,
         },
         checks=[
             Check(
@@ -199,16 +203,16 @@ def _pace_policy() -> Object:
     but is not called in all namespaces.
     """
     label = f"metadata.?labels[?{string(pace_args.KEY)}]"
-    changed = f"{annotation('object', 'key')} != {annotation('oldObject', 'key')}"
-    held = f"{expressions.gates('object')}.exists(gate, gate.name == {string(pace_args.KEY)})"
+    is_changed = f"{annotation('object', 'key')} != {annotation('oldObject', 'key')}"
+    has_gate = f"{expressions.gates('object')}.exists(gate, gate.name == {string(pace_args.KEY)})"
     counts = (
-        f"(request.operation == 'CREATE'\n  ? object.{label}.hasValue() && !{held}\n"
+        f"(request.operation == 'CREATE'\n  ? object.{label}.hasValue() && !{has_gate}\n"
         f"  : (object.{label} != oldObject.{label}\n"
         f"    || (oldObject.{label}.hasValue()\n"
-        f"      && {strings(COUNTED)}.exists(key, {changed}))))"
+        f"      && {strings(COUNTED)}.exists(key, {is_changed}))))"
     )
-    listed = f"label {pace_args.KEY} and the annotations {' and '.join(COUNTED)}"
-    right = f"the verb {RELEASE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
+    fields = f"label {pace_args.KEY} and the annotations {' and '.join(COUNTED)}"
+    permission = f"the verb {RELEASE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
     return make_policy(
         PACE,
         rule=make_rule("", ["pods", "pods/status"], ["CREATE", "UPDATE"]),
@@ -219,8 +223,8 @@ def _pace_policy() -> Object:
         checks=[
             Check(
                 "false",
-                f"a pace counts pods by the {listed}: to change them, or to create a pod with the "
-                f"label and without the gate, you need {right} in the pod's namespace (role "
+                f"a pace counts pods by the {fields}: to change them, or to create a pod with the "
+                f"label and without the gate, you need {permission} in the pod's namespace (role "
                 f"{RELEASER})",
             )
         ],
@@ -234,32 +238,32 @@ def _approval_policy() -> Object:
     names from new pods that need an approval; an admin may restore other pods that have them. An
     approval also covers the images and ephemeral containers, until the pod has no gates.
     """
-    who = "request.userInfo.username"
+    user = "request.userInfo.username"
     is_new = "request.operation == 'CREATE'"
-    same = f"{annotation('object', 'key')} == {annotation('oldObject', 'key')}"
-    made = f"{strings(approvals.MARKS)}.exists(key, {annotation('object', 'key')}.hasValue())"
-    changed = f"!{strings(approvals.MARKS)}.all(key, {same})"
-    marked = f"{is_new} ? {made}\n: {changed}"
+    is_same = f"{annotation('object', 'key')} == {annotation('oldObject', 'key')}"
+    has_marks = f"{strings(approvals.MARKS)}.exists(key, {annotation('object', 'key')}.hasValue())"
+    is_changed = f"!{strings(approvals.MARKS)}.all(key, {is_same})"
+    is_marked = f"{is_new} ? {has_marks}\n: {is_changed}"
     containers = expressions.changes_containers(approvals.GATE, approvals.APPROVED_BY)
     resources = ["pods", "pods/status", "pods/ephemeralcontainers"]
-    right = f"the verb {APPROVE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
+    permission = f"the verb {APPROVE_VERB!r} on {RELEASE_RESOURCE}.{RELEASE_GROUP}"
     return make_policy(
         APPROVAL,
         rule=make_rule("", resources, ["CREATE", "UPDATE"]),
-        condition=("changes-an-approval", f"{marked}\n|| ({containers})"),
-        variables={"marked": marked},
+        condition=("changes-an-approval", f"{is_marked}\n|| ({containers})"),
+        variables={"marked": is_marked},
         checks=[
             Check(
-                f"{is_new} || {strings(approvals.NAMES)}.all(key, {same}\n"
-                f"  || {annotation('object', 'key')}.orValue({who}) == {who})",
+                f"{is_new} || {strings(approvals.NAMES)}.all(key, {is_same}\n"
+                f"  || {annotation('object', 'key')}.orValue({user}) == {user})",
                 f"{' and '.join(approvals.NAMES)} must be the name of the user who writes them: "
                 "use holdfast approve or holdfast deny",
             ),
             Check(
                 expressions.may(APPROVE_VERB, name=NEW_NAME),
                 "to approve or deny a pod, or change its containers while it waits for an approval "
-                f"or has one, you need {right} in its namespace (role {APPROVER})",
-                f"{who} + ' may not '\n"
+                f"or has one, you need {permission} in its namespace (role {APPROVER})",
+                f"{user} + ' may not '\n"
                 "  + (variables.marked ? 'approve or deny' : 'change the containers of')\n"
                 f"  + ' pod ' + request.namespace + '/' + {NEW_NAME}\n"
                 f"  + ': this needs the verb \\'{APPROVE_VERB}\\' on '\n"
@@ -270,14 +274,17 @@ def _approval_policy() -> Object:
     )
 
 
-def _pods_policy(where: InstallationNames) -> Object:
-    may_not = f"{where.controller} may not change"
+def _pods_policy(installation: InstallationNames) -> Object:
+    may_not = f"{installation.controller} may not change"
     return make_policy(
         CONTROLLER_PODS,
         rule=make_rule("", ["pods", "pods/*"], ["UPDATE"]),
         condition=(
             "by-the-controller",
-            f"request.userInfo.username in {strings([where.controller, where.uninstaller])}",
+            (
+                "request.userInfo.username in "
+                f"{strings([installation.controller, installation.uninstaller])}"
+            ),
         ),
         checks=[
             Check(

@@ -36,7 +36,9 @@ subjects:
 
 def followed(profiles: Profiles) -> Iterable[WaitedKind]:
     """Return the kinds that pods may wait for, except pods, which are watched anyway."""
-    kinds = (kind for one in profiles.plugins if isinstance(one, After) for kind in one.kinds)
+    kinds = (
+        kind for plugin in profiles.plugins if isinstance(plugin, After) for kind in plugin.kinds
+    )
     return dict.fromkeys(kind for kind in kinds if kind.qualified != "pods")
 
 

@@ -19,39 +19,40 @@ _FIELDS = ("ownerReferences", "finalizers")
 _MOST_LABELS = 64
 
 
-def secrets_policy(where: builder.InstallationNames) -> builder.Object:
+def secrets_policy(installation: builder.InstallationNames) -> builder.Object:
     """Build the policy that limits types, owners and labels of the controller's Secrets.
 
     The Secrets stay mutable. Owners and finalizers of the Lease cannot change, either.
     """
     types = list(TYPES.values())
-    kept = (
+    tests = (
         f"object.metadata.?{field}.orValue([])\n  == (request.operation == 'UPDATE'"
         f" ? oldObject.metadata.?{field}.orValue([]) : [])"
         for field in _FIELDS
     )
-    leases = builder.make_rule("coordination.k8s.io", ["leases"], [*_WRITES])
+    lease_rule = builder.make_rule("coordination.k8s.io", ["leases"], [*_WRITES])
     return builder.make_policy(
         CONTROLLER_SECRETS,
         rule=builder.make_rule("", ["secrets"], [*_WRITES]),
-        also=[{**leases, "resourceNames": [LEASE]}],  # not the Leases of nodes
-        condition=builder.by_controller(where),
+        also=[{**lease_rule, "resourceNames": [LEASE]}],  # not the Leases of nodes
+        condition=builder.by_controller(installation),
         checks=[
             Check(
                 f"request.resource.resource != 'secrets' || dyn(object).type in {strings(types)}",
-                f"{where.controller} may only write Secrets of type {' or '.join(types)}",
+                f"{installation.controller} may only write Secrets of type {' or '.join(types)}",
             ),
             Check(
-                "\n&& ".join(kept),
-                f"{where.controller} may not change {' or '.join(_FIELDS)} of Secrets and Leases",
+                "\n&& ".join(tests),
+                f"{installation.controller} may not change {' or '.join(_FIELDS)} of Secrets and"
+                " Leases",
             ),
             Check(
                 "!dyn(object).?immutable.orValue(false)",
-                f"{where.controller} may not make Secrets immutable",
+                f"{installation.controller} may not make Secrets immutable",
             ),
             Check(
                 f"object.metadata.?labels.orValue({{}}).size() <= {_MOST_LABELS}",
-                f"{where.controller} may not write Secrets or Leases with more than"
+                f"{installation.controller} may not write Secrets or Leases with more than"
                 f" {_MOST_LABELS} labels",
             ),
         ],

@@ -32,15 +32,15 @@ _LEVELS = (
 """The parts of a VM that are compared separately: name, parent, field."""
 
 
-def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder.Object:
+def vms_policy(keys: Sequence[str], installation: builder.InstallationNames) -> builder.Object:
     """Build the policy that lets the controller change only these annotations of a VM."""
-    may_not = f"{where.controller} may not change"
+    may_not = f"{installation.controller} may not change"
     return builder.make_policy(
         CONTROLLER_VMS,
         rule=builder.make_rule(
             kubevirt.GROUP, ["virtualmachines", "virtualmachines/*"], ["UPDATE"]
         ),
-        condition=builder.by_controller(where),
+        condition=builder.by_controller(installation),
         variables=dict([*_parts("old", "oldObject"), *_parts("new", "object")]),
         checks=[
             Check(
@@ -62,8 +62,8 @@ def vms_policy(keys: Sequence[str], where: builder.InstallationNames) -> builder
 
 def _parts(version: str, owner: str) -> Iterator[tuple[str, str]]:
     for name, parent, field in _LEVELS:
-        whole = f"variables.{version}_{parent}" if parent else owner
-        yield f"{version}_{name}", builder.part(whole, field, empty="{}")
+        parent_path = f"variables.{version}_{parent}" if parent else owner
+        yield f"{version}_{name}", builder.part(parent_path, field, empty="{}")
     yield f"{version}_volumes", builder.part(f"variables.{version}_spec", _VOLUMES, empty="[]")
 
 
@@ -80,32 +80,36 @@ def _spec_kept() -> Iterator[str]:
     yield _filled("machine", "type")
 
 
-def _pair(name: str, *apart: str) -> str:
-    return _alike(f"variables.old_{name}", f"variables.new_{name}", *apart)
+def _pair(name: str, *excluded_keys: str) -> str:
+    return _alike(f"variables.old_{name}", f"variables.new_{name}", *excluded_keys)
 
 
-def _alike(before: str, after: str, *apart: str) -> str:
+def _alike(old: str, new: str, *excluded_keys: str) -> str:
     """Test that two mappings are equal, except for some keys."""
-    named = strings(apart)
+    key_list = strings(excluded_keys)
     return (
-        f"{after}.all(key, key in {named}\n"
-        f"  || (key in {before} && {after}[key] == {before}[key]))\n"
-        f"&& {before}.all(key, key in {named} || key in {after})"
+        f"{new}.all(key, key in {key_list}\n"
+        f"  || (key in {old} && {new}[key] == {old}[key]))\n"
+        f"&& {old}.all(key, key in {key_list} || key in {new})"
     )
 
 
 def _filled(name: str, field: str) -> str:
-    before, after = (f"variables.{at}_{name}.?{field}.orValue('')" for at in ("old", "new"))
-    return f"({before} == '' || {before} == {after})"
+    old_value, new_value = (
+        f"variables.{version}_{name}.?{field}.orValue('')" for version in ("old", "new")
+    )
+    return f"({old_value} == '' || {old_value} == {new_value})"
 
 
 def _volumes_kept() -> str:
     """Test that the volume templates are unchanged. A VM never has two equal templates."""
-    meta_was, meta_is = (f"dyn({one}).?metadata.orValue({{}})" for one in ("was", "one"))
+    old_metadata, new_metadata = (
+        f"dyn({variable}).?metadata.orValue({{}})" for variable in ("was", "one")
+    )
     return (
         "(variables.new_volumes == variables.old_volumes\n"
         "|| variables.new_volumes.size() == variables.old_volumes.size()\n"
         "&& variables.new_volumes.all(one, variables.old_volumes.exists(was,\n"
         f"{_alike('was', 'one', 'metadata')}\n"
-        f"&& {_alike(meta_was, meta_is, _EMPTY_TIME)})))"
+        f"&& {_alike(old_metadata, new_metadata, _EMPTY_TIME)})))"
     )

@@ -25,7 +25,7 @@ _SAME_LABELS = """\
 
 
 def webhooks_policy(
-    name: str, names: Sequence[str], where: builder.InstallationNames, selectors: Selectors
+    name: str, names: Sequence[str], installation: builder.InstallationNames, selectors: Selectors
 ) -> builder.Object:
     """Build the policy for the webhooks with these names and configured selectors.
 
@@ -34,8 +34,8 @@ def webhooks_policy(
     configuration, and the condition `false` excludes everything. Rejecting an empty list or
     `failurePolicy: Ignore` would not stop anyone who has the controller's token.
     """
-    may_only, may_not = f"{where.controller} may only", f"{where.controller} may not"
-    left_out = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, where.namespace)))
+    may_only, may_not = f"{installation.controller} may only", f"{installation.controller} may not"
+    namespaces = list(dict.fromkeys((*configurations.EXCLUDED_NAMESPACES, installation.namespace)))
     return builder.make_policy(
         name,
         rule=builder.make_rule(
@@ -43,24 +43,26 @@ def webhooks_policy(
             ["mutatingwebhookconfigurations", "validatingwebhookconfigurations"],
             ["CREATE", "UPDATE", "DELETE"],
         ),
-        condition=builder.by_controller(where),
+        condition=builder.by_controller(installation),
         variables={
             "before": "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
         },
         checks=[
             Check(
                 "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
-                f"  == {string(where.configuration)}",
-                f"{may_only} write webhook configurations named {where.configuration}",
+                f"  == {string(installation.configuration)}",
+                f"{may_only} write webhook configurations named {installation.configuration}",
             ),
             Check(
                 _each_of_ours(
                     names,
                     "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
-                    f"  && webhook.clientConfig.service.namespace == {string(where.namespace)}\n"
+                    "  && webhook.clientConfig.service.namespace =="
+                    f" {string(installation.namespace)}\n"
                     f"  && webhook.clientConfig.service.name == {string(builder.SERVICE)}",
                 ),
-                f"{may_only} register webhooks for the Service {where.namespace}/{builder.SERVICE}",
+                f"{may_only} register webhooks for the Service"
+                f" {installation.namespace}/{builder.SERVICE}",
             ),
             Check(
                 "request.operation != 'UPDATE' || ("
@@ -72,13 +74,13 @@ def webhooks_policy(
                 + f"\n  && {_SAME_LABELS})",
                 f"{may_not} change {', '.join(_METADATA)} or labels of webhook configurations",
             ),
-            *_bounds(may_only, names, left_out),
-            *_additions(may_only, may_not, names, selectors, left_out),
+            *_bounds(may_only, names, namespaces),
+            *_additions(may_only, may_not, names, selectors, namespaces),
         ],
     )
 
 
-def _bounds(may_only: str, names: Sequence[str], left_out: list[str]) -> list[Check]:
+def _bounds(may_only: str, names: Sequence[str], namespaces: list[str]) -> list[Check]:
     groups = {"": None, **{resource.group: None for resource in workloads.RESOURCES}}
     resources = ["pods", *(resource.name for resource in workloads.RESOURCES)]
     return [
@@ -98,24 +100,28 @@ def _bounds(may_only: str, names: Sequence[str], left_out: list[str]) -> list[Ch
                 names,
                 "webhook.?namespaceSelector.matchExpressions.orValue([]).exists(one,\n"
                 "    one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
-                f"    && {strings(left_out)}.all(name, name in one.?values.orValue([])))",
+                f"    && {strings(namespaces)}.all(name, name in one.?values.orValue([])))",
             ),
-            f"{may_only} register webhooks that exclude the namespaces {' and '.join(left_out)}",
+            f"{may_only} register webhooks that exclude the namespaces {' and '.join(namespaces)}",
         ),
     ]
 
 
 def _additions(
-    may_only: str, may_not: str, names: Sequence[str], selectors: Selectors, left_out: list[str]
+    may_only: str,
+    may_not: str,
+    names: Sequence[str],
+    selectors: Selectors,
+    namespaces: list[str],
 ) -> list[Check]:
     """Return the checks that reject additions which the controller would mistake for an admin's.
 
     Existing additions are allowed, because an admin may have made them.
     """
     # During a write, GKE Autopilot adds exclusions for GKE's namespaces.
-    excludes = (
+    exemption = (
         "one.key == 'kubernetes.io/metadata.name' && one.operator == 'NotIn'\n"
-        f"      && one.?values.orValue([]).all(name, name in {strings(left_out)}\n"
+        f"      && one.?values.orValue([]).all(name, name in {strings(namespaces)}\n"
         "        || name.matches('^(gke|gmp|kube)-'))\n    || "
     )
     conditions = (configurations.NOT_YET["name"], configurations.ASKS)
@@ -136,25 +142,31 @@ def _additions(
             f"{may_only} write the match conditions {' and '.join(conditions)}",
         ),
         *_selector(may_not, "objectSelector", selectors.objects, _OF_PODS),
-        *_selector(may_not, "namespaceSelector", selectors.namespaces, exempt=excludes),
+        *_selector(may_not, "namespaceSelector", selectors.namespaces, exempt=exemption),
     ]
 
 
 def _selector(
-    may_not: str, selector: str, configured: Mapping[str, Any], on: str = "", *, exempt: str = ""
+    may_not: str,
+    selector: str,
+    configured_selector: Mapping[str, Any],
+    scope: str = "",
+    *,
+    exempt: str = "",
 ) -> list[Check]:
     """Return checks that a selector only has configured, exempt or existing requirements."""
     labels, expressions = f"{selector}.matchLabels", f"{selector}.matchExpressions"
-    listed = "".join(
-        f"{_json([one['key'], one['operator'], *one.get('values', ())])}, "
-        for one in configured.get("matchExpressions", ())
+    requirements = "".join(
+        f"{_json([requirement['key'], requirement['operator'], *requirement.get('values', ())])}, "
+        for requirement in configured_selector.get("matchExpressions", ())
     )
     tests = {
         labels: f"!webhook.?{labels}.hasValue()\n"
-        f"  || {on}webhook.{labels} == {_json(configured.get('matchLabels', {}))}\n"
+        f"  || {scope}webhook.{labels} == {_json(configured_selector.get('matchLabels', {}))}\n"
         f"  || {_before(f'old.?{labels} == webhook.?{labels}')}",
         expressions: f"webhook.?{expressions}.orValue([]).all(one,\n"
-        f"    {exempt}{on}([one.key, one.operator] + one.?values.orValue([])) in [{listed}]\n"
+        f"    {exempt}{scope}([one.key, one.operator] + one.?values.orValue([]))"
+        f" in [{requirements}]\n"
         f"    || {_before(f'one in old.?{expressions}.orValue([])')})",
     }
     return [

@@ -60,14 +60,14 @@ class Registration:
 
     def configurations(self, profiles: Profiles) -> dict[str, Configuration]:
         """Return both configurations, keyed by API path."""
-        templates = [self._templates(profiles, *each) for each in _by_templates().items()]
+        templates = [self._templates(profiles, *group) for group in _by_templates().items()]
         webhooks = {
             "mutating": [self._mutating(profiles), *self._vms(profiles)],
             "validating": [self._pods(profiles), *self._keys(profiles), *templates],
         }
         return {
-            path(kind, self.name): self._object(f"{kind.title()}WebhookConfiguration", each)
-            for kind, each in webhooks.items()
+            path(kind, self.name): self._object(f"{kind.title()}WebhookConfiguration", entries)
+            for kind, entries in webhooks.items()
         }
 
     def _mutating(self, profiles: Profiles) -> Configuration:
@@ -160,7 +160,9 @@ class Registration:
                     "apiGroups": [group],
                     "apiVersions": ["*" if group in workloads.UNSTABLE else "v1"],
                     "operations": operations,
-                    "resources": [name for other, name in resources if other == group],
+                    "resources": [
+                        resource for api_group, resource in resources if api_group == group
+                    ],
                     "scope": "Namespaced",
                 }
                 for group in groups
@@ -189,17 +191,21 @@ def digest(profiles: Profiles) -> str:
 
 def expressions(profiles: Profiles) -> dict[str, str]:
     """Return the match conditions of all webhooks, keyed by webhook name."""
-    made = Registration(NAME, lambda _path: {}).configurations(profiles)
-    webhooks = [webhook for one in made.values() for webhook in one["webhooks"]]
-    return {one["name"]: one["matchConditions"][0]["expression"] for one in webhooks}
+    configurations = Registration(NAME, lambda _path: {}).configurations(profiles)
+    webhooks = [
+        webhook
+        for configuration in configurations.values()
+        for webhook in configuration["webhooks"]
+    ]
+    return {webhook["name"]: webhook["matchConditions"][0]["expression"] for webhook in webhooks}
 
 
 def _by_templates() -> dict[tuple[str, ...], list[Resource]]:
     """Return the workloads, grouped by template paths: each group shares one condition."""
-    found: dict[tuple[str, ...], list[Resource]] = {}
+    groups: dict[tuple[str, ...], list[Resource]] = {}
     for resource in RESOURCES:
-        found.setdefault(resource.paths, []).append(resource)
-    return found
+        groups.setdefault(resource.paths, []).append(resource)
+    return groups
 
 
 def path(kind: str, name: str) -> str:

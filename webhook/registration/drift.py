@@ -10,9 +10,13 @@ OWN_SUFFIX = ".holdfast.dev"
 """The suffix of our webhooks' names."""
 
 
-def ours(found: Configuration) -> list[dict[str, Any]]:
+def ours(configuration: Configuration) -> list[dict[str, Any]]:
     """Return our webhooks in a configuration."""
-    return [one for one in found.get("webhooks") or () if one["name"].endswith(OWN_SUFFIX)]
+    return [
+        webhook
+        for webhook in configuration.get("webhooks") or ()
+        if webhook["name"].endswith(OWN_SUFFIX)
+    ]
 
 
 def bundle_of(webhook: Mapping[str, Any]) -> bytes:
@@ -23,71 +27,75 @@ def bundle_of(webhook: Mapping[str, Any]) -> bytes:
 def idle(desired: Configuration) -> Configuration:
     """Return a configuration with its webhooks disabled."""
     webhooks = [
-        {**one, "matchConditions": [NOT_YET, *one["matchConditions"]]}
-        for one in desired["webhooks"]
+        {**webhook, "matchConditions": [NOT_YET, *webhook["matchConditions"]]}
+        for webhook in desired["webhooks"]
     ]
     return {**desired, "webhooks": webhooks}
 
 
-def stale(found: Configuration, desired: Configuration) -> list[str]:
+def stale(live: Configuration, desired: Configuration) -> list[str]:
     """Return the paths of our outdated webhooks and conditions, last first.
 
     An apply does not remove them if another field manager has also written them.
     """
-    wanted = {one["name"]: one["matchConditions"] for one in desired["webhooks"]}
+    conditions = {webhook["name"]: webhook["matchConditions"] for webhook in desired["webhooks"]}
     paths: list[str] = []
-    for place, one in enumerate(found.get("webhooks") or ()):
-        if one["name"] not in wanted:
-            paths += [f"/webhooks/{place}"] if one["name"].endswith(OWN_SUFFIX) else []
+    for index, webhook in enumerate(live.get("webhooks") or ()):
+        if webhook["name"] not in conditions:
+            paths += [f"/webhooks/{index}"] if webhook["name"].endswith(OWN_SUFFIX) else []
         # The webhook holds no pods until the condition that disables it is removed.
-        elif NOT_YET not in wanted[one["name"]]:
+        elif NOT_YET not in conditions[webhook["name"]]:
             paths += [
-                f"/webhooks/{place}/matchConditions/{at}"
-                for at, condition in enumerate(one.get("matchConditions") or ())
+                f"/webhooks/{index}/matchConditions/{condition_index}"
+                for condition_index, condition in enumerate(webhook.get("matchConditions") or ())
                 if condition["name"] == NOT_YET["name"]
             ]
     return paths[::-1]
 
 
-def holds(found: Any, wanted: Any, *, longer: bool = False) -> bool:
-    """Return whether `found` contains everything in `wanted`; additions by others are ignored.
+def holds(live: Any, desired: Any, *, longer: bool = False) -> bool:
+    """Return whether `live` contains everything in `desired`; additions by others are ignored.
 
     Lists of named items are compared by name, as the API server merges them. Our outdated webhooks
     and conditions count as a difference. A selector may be narrower: GKE Autopilot excludes its
     namespaces from every webhook, and restores that whenever it is removed. `longer` also accepts a
     `NotIn` with more values than ours.
     """
-    if isinstance(wanted, dict):
-        return isinstance(found, dict) and all(
-            key in found
+    if isinstance(desired, dict):
+        return isinstance(live, dict) and all(
+            key in live
             and (_is_as_narrow if key == "matchExpressions" else holds)(
-                found[key], value, longer=longer
+                live[key], value, longer=longer
             )
-            for key, value in wanted.items()
+            for key, value in desired.items()
         )
-    if not isinstance(wanted, list):
-        return bool(found == wanted)
-    if not isinstance(found, list):
+    if not isinstance(desired, list):
+        return bool(live == desired)
+    if not isinstance(live, list):
         return False
-    if wanted and all(isinstance(one, dict) and "name" in one for one in wanted):
-        there = {one["name"]: one for one in found}
-        names = {one["name"] for one in wanted}
-        old = {name for name in there if name.endswith(OWN_SUFFIX)} - names
-        waits = NOT_YET["name"] in there and NOT_YET["name"] not in names
-        same = all(holds(there.get(one["name"]), one, longer=longer) for one in wanted)
+    if desired and all(isinstance(item, dict) and "name" in item for item in desired):
+        by_name = {item["name"]: item for item in live}
+        names = {item["name"] for item in desired}
+        old = {name for name in by_name if name.endswith(OWN_SUFFIX)} - names
+        waits = NOT_YET["name"] in by_name and NOT_YET["name"] not in names
+        same = all(holds(by_name.get(item["name"]), item, longer=longer) for item in desired)
         return not old and not waits and same
-    return len(found) == len(wanted) and all(map(holds, found, wanted))
+    return len(live) == len(desired) and all(map(holds, live, desired))
 
 
-def _is_as_narrow(found: Any, wanted: list[Any], *, longer: bool) -> bool:
-    return isinstance(found, list) and all(
-        any(each == one or (longer and _excludes(each, one)) for each in found) for one in wanted
+def _is_as_narrow(live: Any, desired: list[Any], *, longer: bool) -> bool:
+    return isinstance(live, list) and all(
+        any(
+            live_requirement == requirement or (longer and _excludes(live_requirement, requirement))
+            for live_requirement in live
+        )
+        for requirement in desired
     )
 
 
-def _excludes(found: dict[str, Any], wanted: dict[str, Any]) -> bool:
+def _excludes(live: dict[str, Any], desired: dict[str, Any]) -> bool:
     """Return whether a `NotIn` excludes at least the values of another."""
-    values = found.get("values") or []
-    return found | {"values": []} == wanted | {"values": []} and (
-        wanted["operator"] == "NotIn" and set(values) >= set(wanted["values"])
+    values = live.get("values") or []
+    return live | {"values": []} == desired | {"values": []} and (
+        desired["operator"] == "NotIn" and set(values) >= set(desired["values"])
     )

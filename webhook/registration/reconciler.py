@@ -105,11 +105,19 @@ class WebhookReconciler:
 
     def _ensure(self, now: datetime) -> None:
         """Reconcile certificates and configurations. Raises ClusterError with all failures."""
-        found = {path: listing.one(self.api, path, Configuration) for path in self._paths}
-        live = {path: one for path, one in found.items() if one is not None}
+        by_path = {path: listing.one(self.api, path, Configuration) for path in self._paths}
+        live = {
+            path: configuration
+            for path, configuration in by_path.items()
+            if configuration is not None
+        }
         missing = [path for path in self._paths if path not in live]
         problems = [ClusterError(f"{path} does not exist; apply the manifests") for path in missing]
-        bundles = [drift.bundle_of(one) for each in live.values() for one in drift.ours(each)]
+        bundles = [
+            drift.bundle_of(webhook)
+            for configuration in live.values()
+            for webhook in drift.ours(configuration)
+        ]
         since, local = self._trusted_since, self.now()
         self._trusted_since = {ca: since.get(ca, local) for ca in rotation.common(bundles)}
         replicas_seen = self.ask(self.api, self.service)
@@ -120,7 +128,8 @@ class WebhookReconciler:
                 known_for=timedelta(seconds=self._steadiness.seconds(local)),
                 bundles=bundles,
                 trusted={
-                    ca: timedelta(seconds=local - at) for ca, at in self._trusted_since.items()
+                    ca: timedelta(seconds=local - start)
+                    for ca, start in self._trusted_since.items()
                 },
                 asked=replicas_seen,
             )
@@ -135,13 +144,15 @@ class WebhookReconciler:
     def _publish(
         self, live: Mapping[str, Configuration], bundle: bytes | None, *, may_publish: bool
     ) -> Sequence[ClusterError]:
-        wanted, correct, problems = self._wanted(bundle), 0, list[ClusterError]()
+        desired, correct, problems = self._wanted(bundle), 0, list[ClusterError]()
         if may_publish:
-            problems += self._writer.dry_run(wanted, live)
+            problems += self._writer.dry_run(desired, live)
             may_publish = not problems
-        for path, found in live.items():
+        for path, configuration in live.items():
             try:
-                correct += self._update(path, found, wanted[path], bundle, may_publish=may_publish)
+                correct += self._update(
+                    path, configuration, desired[path], bundle, may_publish=may_publish
+                )
             except ApiStatusError as exc:
                 problems.append(exc)
         are_correct = correct == len(self._paths)
@@ -158,7 +169,7 @@ class WebhookReconciler:
     def _update(
         self,
         path: str,
-        found: Configuration,
+        live: Configuration,
         desired: Configuration,
         bundle: bytes | None,
         *,
@@ -166,40 +177,41 @@ class WebhookReconciler:
     ) -> bool:
         """Update a configuration as far as allowed; return True if it was already correct."""
         if may_publish:
-            return self._writer.write(path, desired, found)
-        if bundle is None and not drift.ours(found):
-            self._writer.write(path, drift.idle(desired), found)
+            return self._writer.write(path, desired, live)
+        if bundle is None and not drift.ours(live):
+            self._writer.write(path, drift.idle(desired), live)
         elif bundle:
-            self._writer.replace_bundle(path, found, bundle)
-        return self._writer.is_correct(path, found, desired)
+            self._writer.replace_bundle(path, live, bundle)
+        return self._writer.is_correct(path, live, desired)
 
     def _publish_blocker(  # noqa: PLR0911 - one for each reason
         self, now: datetime, trust: Sequence[bytes], replicas_seen: Sequence[Replica]
     ) -> str:
         """Return the reason not to publish the match conditions yet; empty if there is none."""
-        called = [one for one in replicas_seen if one.called]
+        called = [replica for replica in replicas_seen if replica.called]
         # API servers use the last name, SERVICE.NAMESPACE.svc
         names = self.service.dns_names[-1:]
         trusted = [
-            one
-            for one in called
-            if one.certificate is not None
-            and all(rotation.serves(one.certificate, bundle, now, names) for bundle in trust)
+            replica
+            for replica in called
+            if replica.certificate is not None
+            and all(rotation.serves(replica.certificate, bundle, now, names) for bundle in trust)
         ]
         # Other servers at addresses of the Service are ignored.
-        if any(one.conditions not in {self._digest, None} for one in trusted):
+        if any(replica.conditions not in {self._digest, None} for replica in trusted):
             return "replicas have a different configuration"
         # Restore the conditions even if a replica does not respond: pods must not stay unheld.
         if self._is_published:
             return ""
         if not called:
             return "no replica is ready"
-        for one in called:
-            if one.certificate is None or one.conditions is None:
-                return f"replica {one.address} does not answer"
-            if one not in trusted:
+        for replica in called:
+            if replica.certificate is None or replica.conditions is None:
+                return f"replica {replica.address} does not answer"
+            if replica not in trusted:
                 return (
-                    f"replica {one.address} serves a certificate that the caBundle does not trust"
+                    f"replica {replica.address} serves a certificate that the caBundle does not "
+                    "trust"
                 )
         if not replicas.rolled_out(self.api, self.service):
             return f"Deployment {self.service.deployment} is not rolled out"

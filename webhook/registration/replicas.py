@@ -56,21 +56,21 @@ class Service:
     @property
     def dns_names(self) -> tuple[str, ...]:
         """The DNS names of its certificate; API servers use the last."""
-        inside = f"{self.name}.{self.namespace}"
-        return self.name, inside, f"{inside}.svc"
+        base = f"{self.name}.{self.namespace}"
+        return self.name, base, f"{base}.svc"
 
 
 def ask_all(api: Api, service: Service) -> list[Replica]:
     """Query all replicas. Raises ClusterError if they cannot be listed."""
-    found = [
-        (endpoint["addresses"][0], each["ports"][0]["port"], _called(endpoint))
-        for each in slices(api, service.namespace, service.name)
-        if each.get("ports") and each["ports"][0].get("port")
-        if each.get("addressType") != "FQDN"  # kube-proxy ignores these, and DNS is slow
-        for endpoint in each.get("endpoints") or ()
+    targets = [
+        (endpoint["addresses"][0], endpoint_slice["ports"][0]["port"], _called(endpoint))
+        for endpoint_slice in slices(api, service.namespace, service.name)
+        if endpoint_slice.get("ports") and endpoint_slice["ports"][0].get("port")
+        if endpoint_slice.get("addressType") != "FQDN"  # kube-proxy ignores these, and DNS is slow
+        for endpoint in endpoint_slice.get("endpoints") or ()
     ]
     with ThreadPoolExecutor(AT_ONCE, "replica") as pool:
-        return list(pool.map(lambda each: _ask(service, *each), found[:MOST]))
+        return list(pool.map(lambda target: _ask(service, *target), targets[:MOST]))
 
 
 def slices(api: Api, namespace: str, service: str) -> Iterator[dict[str, Any]]:
@@ -86,13 +86,13 @@ def rolled_out(api: Api, service: Service) -> bool:
     Raises ClusterError if it cannot be read.
     """
     path = api_path("apps/v1", "deployments", service.namespace, service.deployment)
-    found = listing.read(api, path, dict[str, Any])
-    status = found.get("status", {})
-    if status.get("observedGeneration", 0) < found["metadata"].get("generation", 0):
+    deployment = listing.read(api, path, dict[str, Any])
+    status = deployment.get("status", {})
+    if status.get("observedGeneration", 0) < deployment["metadata"].get("generation", 0):
         return False
     # Pods of the old template count in `replicas` until they are gone.
     counts = (status.get(name, 0) for name in ("replicas", "updatedReplicas", "availableReplicas"))
-    return set(counts) == {found["spec"].get("replicas", 1)}
+    return set(counts) == {deployment["spec"].get("replicas", 1)}
 
 
 def _called(endpoint: Mapping[str, Any]) -> bool:
@@ -133,21 +133,21 @@ def _digest(service: Service, address: str, tls: ssl.SSLSocket) -> str | None:
 
 def read_digest(peer: socket.socket, now: Callable[[], float] = boot_time) -> str | None:
     """Request and return the digest, or None if it does not arrive completely in time."""
-    deadline, answer = now() + TIMEOUT, b""
+    deadline, response = now() + TIMEOUT, b""
     try:
         peer.sendall(_REQUEST)
-        while len(answer) < _ANSWER_LIMIT:
-            left = deadline - now()
-            if left <= 0:
+        while len(response) < _ANSWER_LIMIT:
+            seconds = deadline - now()
+            if seconds <= 0:
                 return None
-            peer.settimeout(left)
+            peer.settimeout(seconds)
             part = peer.recv(_ANSWER_LIMIT)
             if not part:
                 break
-            answer += part
+            response += part
     except OSError:
         return None
-    head, _, body = answer.partition(b"\r\n\r\n")
+    head, _, body = response.partition(b"\r\n\r\n")
     is_ok = head.split(b" ", 2)[1:2] == [b"200"]
     digest = body[:_DIGEST_LIMIT].decode(errors="replace").strip()
     return digest if is_ok and digest else None

@@ -61,65 +61,67 @@ class CertificateSecrets:
             secrets = {
                 name: listing.one(self.api, self._path(name), dict[str, Any]) for name in TYPES
             }
-            observed = Observation(
+            observation = Observation(
                 now,
                 authority=_data(secrets[CA_SECRET]),
                 leaf=_data(secrets[LEAF_SECRET]),
                 bundles=bundles,
                 trusted=trusted,
-                served=[one.certificate for one in asked if one.certificate is not None],
-                unknown=any(one.called and one.certificate is None for one in asked),
+                served=[
+                    replica.certificate for replica in asked if replica.certificate is not None
+                ],
+                unknown=any(replica.called and replica.certificate is None for replica in asked),
                 known_for=known_for,
             )
-            step = rotation.next_step(observed, self.plan)
+            step = rotation.next_step(observation, self.plan)
             if step is None or not self.may_write():
-                return self._bundle(observed), None
+                return self._bundle(observation), None
             name = LEAF_SECRET if step.action is Action.ISSUE else CA_SECRET
-            made = rotation.carry_out(step, observed, self.plan)
+            data = rotation.carry_out(step, observation, self.plan)
             try:
-                self._write(name, secrets[name], made)
+                self._write(name, secrets[name], data)
             except ApiStatusError as exc:
                 # After a conflict, another leader has written: read everything again. A bundle
                 # needs a CA with a stored key, and must keep CAs whose certificates are served.
-                if exc.status == 409 or Authority.read(observed.authority) is None:
+                if exc.status == 409 or Authority.read(observation.authority) is None:
                     raise
                 if step.action is Action.RETAIN:
-                    observed = replace(observed, authority=made)
-                return self._bundle(observed), exc
+                    observation = replace(observation, authority=data)
+                return self._bundle(observation), exc
             if step.action is Action.FORGET:
                 bundles = ()  # do not register it again, even if a replica does not respond
             self.metrics.certificate_writes.labels(step.action.name.lower()).inc()
             _log.info("Secret %s: %s (%s)", name, step.action.value, step.reason)
-        return self._bundle(observed), None
+        return self._bundle(observation), None
 
-    def _bundle(self, observed: Observation) -> bytes:
-        known = Authority.read(observed.authority)
-        if known is None:
+    def _bundle(self, observation: Observation) -> bytes:
+        ca_secret = Authority.read(observation.authority)
+        if ca_secret is None:
             raise ClusterError(f"Secret {CA_SECRET} has no CA that can sign")
-        expiry = authority.not_after(known.signer.certificate)
+        expiry = authority.not_after(ca_secret.signer.certificate)
         self.metrics.ca_expiry.set(expiry.timestamp())
-        return known.bundle
+        return ca_secret.bundle
 
     def _path(self, name: str) -> str:
         return api_path("v1", "secrets", self.namespace, name)
 
-    def _write(self, name: str, before: dict[str, Any] | None, data: Data) -> None:
+    def _write(self, name: str, secret: dict[str, Any] | None, data: Data) -> None:
         encoded = {key: base64.b64encode(value).decode() for key, value in data.items()}
-        if before is not None:
-            if before.get("immutable"):
+        if secret is not None:
+            if secret.get("immutable"):
                 raise ApiStatusError(
                     f"Secret {name} is immutable and cannot be renewed; delete it",
                     status=422,
                     reason="Invalid",
                 )
-            # `before` has the resourceVersion, so a concurrent change is not lost. The API server
+            # `secret` has the resourceVersion, so a concurrent change is not lost. The API server
             # keeps its `managedFields`, and may reject them in the form in which it sent them.
-            metadata = {**before["metadata"], "managedFields": None}
-            body = msgspec.json.encode({**before, "metadata": metadata, "data": encoded})
+            metadata = {**secret["metadata"], "managedFields": None}
+            body = msgspec.json.encode({**secret, "metadata": metadata, "data": encoded})
             self.api.request("PUT", self._path(name), body=body)
             return
         labels = {"app.kubernetes.io/name": "holdfast"}
-        made = {
+        manifest = {
             "apiVersion": "v1",
             "kind": "Secret",
             "metadata": {"name": name, "namespace": self.namespace, "labels": labels},
@@ -131,7 +133,7 @@ class CertificateSecrets:
             self._path(name),
             # The API server rejects longer field manager names.
             query={"fieldManager": f"holdfast-{self.identity}"[:128], "force": "false"},
-            body=msgspec.json.encode(made),
+            body=msgspec.json.encode(manifest),
             content_type=APPLY_PATCH,
         )
 

@@ -40,63 +40,61 @@ class ConfigurationWriter:
         self._written = {}
 
     def dry_run(
-        self, wanted: Mapping[str, Configuration], live: Mapping[str, Configuration]
+        self, desired: Mapping[str, Configuration], live: Mapping[str, Configuration]
     ) -> list[ClusterError]:
         """Dry-run the writes if both configurations differ, and return the errors.
 
         Either both configurations are published or neither.
         """
         differing = {
-            path: found
-            for path, found in live.items()
-            if not self.is_correct(path, found, wanted[path])
+            path: configuration
+            for path, configuration in live.items()
+            if not self.is_correct(path, configuration, desired[path])
         }
         problems: list[ClusterError] = []
-        for path, found in differing.items() if len(differing) > 1 else ():
+        for path, configuration in differing.items() if len(differing) > 1 else ():
             try:
-                self._apply(path, wanted[path], found, dryRun="All")
+                self._apply(path, desired[path], configuration, dryRun="All")
             except ApiStatusError as exc:
                 problems.append(exc)
         return problems
 
-    def is_correct(self, path: str, found: Configuration, desired: Configuration) -> bool:
+    def is_correct(self, path: str, live: Configuration, desired: Configuration) -> bool:
         """Return whether a configuration is as desired, or was narrowed by others."""
         # A list of excluded namespaces that is longer than ours may come from our earlier
         # configuration, so it is corrected once. If it is longer again, others write it.
-        return drift.holds(found, desired, longer=self._written.get(path) == desired)
+        return drift.holds(live, desired, longer=self._written.get(path) == desired)
 
-    def write(self, path: str, desired: Configuration, found: Configuration) -> bool:
+    def write(self, path: str, desired: Configuration, live: Configuration) -> bool:
         """Apply a configuration; return True if it was already correct."""
-        if self.is_correct(path, found, desired):
+        if self.is_correct(path, live, desired):
             return True
         if not self.leading():
             return False
-        applied = self._apply(path, desired, found)
+        response = self._apply(path, desired, live)
         self._written[path] = desired
         self.metrics.registrations.inc()
         _log.info("%s: updated", path)
         # An apply does not remove entries that another field manager also owns.
-        left = listing.decoded(applied, path, safe_json.ANY)
-        unwanted = [{"op": "remove", "path": at} for at in drift.stale(left, desired)]
-        if self._patch(path, left, unwanted):
+        applied = listing.decoded(response, path, safe_json.ANY)
+        removals = [{"op": "remove", "path": pointer} for pointer in drift.stale(applied, desired)]
+        if self._patch(path, applied, removals):
             _log.info("%s: removed outdated webhooks and conditions", path)
         return False
 
-    def _apply(
-        self, path: str, desired: Configuration, found: Configuration, **query: str
-    ) -> bytes:
+    def _apply(self, path: str, desired: Configuration, live: Configuration, **query: str) -> bytes:
         try:
-            return self._send(path, desired, found, query)
+            return self._send(path, desired, live, query)
         except ApiStatusError as exc:
-            if exc.status == 409 or "dryRun" in query or not self._make_room(path, found):
+            if exc.status == 409 or "dryRun" in query or not self._make_room(path, live):
                 raise
         return self._send(path, desired, listing.read(self.api, path, Configuration), query)
 
     def _send(
-        self, path: str, desired: Configuration, found: Configuration, query: Mapping[str, str]
+        self, path: str, desired: Configuration, live: Configuration, query: Mapping[str, str]
     ) -> bytes:
         # a suspended leader must not undo another leader's changes
-        version = {"resourceVersion": found["metadata"]["resourceVersion"]}
+        version = {"resourceVersion": live["metadata"]["resourceVersion"]}
         return self.api.request(
             "PATCH",
             path,
@@ -106,7 +104,7 @@ class ConfigurationWriter:
             content_type=APPLY_PATCH,
         )
 
-    def _make_room(self, path: str, found: Configuration) -> bool:
+    def _make_room(self, path: str, live: Configuration) -> bool:
         """Reset `managedFields` if they leave no room in etcd; return False if nothing was reset.
 
         No policy sees them, so a stolen token can fill them. The API server drops them on other
@@ -116,24 +114,24 @@ class ConfigurationWriter:
             return False
         _log.warning("%s: removing managedFields, which leave no room", path)
         reset = {"op": "replace", "path": "/metadata/managedFields", "value": [{}]}
-        return self._patch(path, found, [reset])
+        return self._patch(path, live, [reset])
 
-    def replace_bundle(self, path: str, found: Configuration, bundle: bytes) -> None:
+    def replace_bundle(self, path: str, live: Configuration, bundle: bytes) -> None:
         """Update only the caBundle, while the conditions must not be published."""
         encoded = base64.b64encode(bundle).decode()
         changes = [
             {"op": "add", "path": f"/webhooks/{index}/clientConfig/caBundle", "value": encoded}
-            for index, one in enumerate(found.get("webhooks") or ())
-            if one["name"].endswith(drift.OWN_SUFFIX) and drift.bundle_of(one) != bundle
+            for index, webhook in enumerate(live.get("webhooks") or ())
+            if webhook["name"].endswith(drift.OWN_SUFFIX) and drift.bundle_of(webhook) != bundle
         ]
-        if self._patch(path, found, changes):
+        if self._patch(path, live, changes):
             _log.info("%s: updated caBundle", path)
 
-    def _patch(self, path: str, found: Configuration, changes: Sequence[Mapping[str, Any]]) -> bool:
+    def _patch(self, path: str, live: Configuration, changes: Sequence[Mapping[str, Any]]) -> bool:
         """Patch the version of a configuration that was read; return whether a patch was sent."""
         if not changes or not self.leading():
             return False
-        version = found["metadata"]["resourceVersion"]
+        version = live["metadata"]["resourceVersion"]
         test = {"op": "test", "path": "/metadata/resourceVersion", "value": version}
         self.api.request(
             "PATCH",

@@ -32,12 +32,12 @@ def find(documents: Iterable[Document], namespace: str) -> Sequence[str]:
             pod = preview.metadata_of(template)
             pods.append((space, node, _mapping(pod, "labels")))
             text = str(_mapping(pod, "annotations").get(AFTER, ""))
-            waits.setdefault(node, set()).update((space, _target(one)) for one in text.split(","))
+            waits.setdefault(node, set()).update((space, _target(part)) for part in text.split(","))
     for space, node, selector in services:
         waits[node] = {
-            other
-            for where, other, labels in pods
-            if selector and where == space and selector.items() <= labels.items()
+            workload
+            for pod_space, workload, labels in pods
+            if selector and pod_space == space and selector.items() <= labels.items()
         }
     try:
         TopologicalSorter(waits).prepare()
@@ -53,5 +53,5 @@ def _target(part: str) -> str:
 
 
 def _mapping(document: Document, field: str) -> Mapping[str, Any]:
-    found = document.get(field)
-    return found if isinstance(found, dict) else {}
+    value = document.get(field)
+    return value if isinstance(value, dict) else {}

@@ -78,18 +78,18 @@ def _state(facts: PodFacts, held: HeldPodSummary | None) -> str:
         return f"is held until a plugin releases it: {', '.join(held_pods.own_gates(facts.pod))}"
     until = durations.canonical_instant(held.due_ms)
     if held.is_overdue(facts.now_ms):
-        late = table.duration(facts.now_ms - held.due_ms)
-        return f"is still held, {late} after its due time {until}"
+        lateness = table.duration(facts.now_ms - held.due_ms)
+        return f"is still held, {lateness} after its due time {until}"
     return f"is held until {until} ({table.duration(held.due_ms - facts.now_ms)} left)"
 
 
 def _unheld(pod: PodWithStatus) -> str:
-    ours = [one for one in pod.finalizers if one.startswith(OWN_PREFIX)]
-    if pod.metadata.deletion_timestamp is not None and ours:
-        return f"is being deleted, and kept by Holdfast's finalizer {' and '.join(ours)}"
+    finalizers = [finalizer for finalizer in pod.finalizers if finalizer.startswith(OWN_PREFIX)]
+    if pod.metadata.deletion_timestamp is not None and finalizers:
+        return f"is being deleted, and kept by Holdfast's finalizer {' and '.join(finalizers)}"
     if pod.spec.node_name:
-        where = f"it is on {pod.spec.node_name}, {pod.status.phase or 'phase unknown'}"
-        return f"is not held: {where}{_release(pod)}"
+        state = f"it is on {pod.spec.node_name}, {pod.status.phase or 'phase unknown'}"
+        return f"is not held: {state}{_release(pod)}"
     if pod.gates:
         return f"is not held by Holdfast, but by other scheduling gates: {', '.join(pod.gates)}"
     if pod.status.phase not in {"", "Pending"}:
@@ -103,8 +103,8 @@ def _release(pod: PodWithStatus) -> str:
     if at_ms is None:
         return ""
     approver = approvals.approver(pod.annotations)
-    approved = f", approved by {approver}" if approver else ""
-    return f"; Holdfast released it at {durations.canonical_instant(at_ms)}{approved}"
+    approval = f", approved by {approver}" if approver else ""
+    return f"; Holdfast released it at {durations.canonical_instant(at_ms)}{approval}"
 
 
 def _annotations(
@@ -113,8 +113,15 @@ def _annotations(
     pod, profile = facts.pod, decider.profiles.select(facts.pod)
     created = durations.canonical_instant(pod.created_ms)
     yield f"created at {created}, {table.duration(facts.now_ms - pod.created_ms)} ago"
-    others = [key for one in (profile.holding if profile else ()) for key in one.keys]
-    keys = [*held_pods.delay_keys(pod), DELAY_FROM, NOT_BEFORE, JITTER, *others, HELD_ANNOTATION]
+    plugin_keys = [key for plugin in (profile.holding if profile else ()) for key in plugin.keys]
+    keys = [
+        *held_pods.delay_keys(pod),
+        DELAY_FROM,
+        NOT_BEFORE,
+        JITTER,
+        *plugin_keys,
+        HELD_ANNOTATION,
+    ]
     present = [key for key in dict.fromkeys(keys) if key in pod.annotations]
     for key in present:
         text = pod.annotations[key]
@@ -131,7 +138,11 @@ def _annotations(
 
 def _meaning(key: str, facts: PodFacts, profile: Profile | None) -> str:
     pod = facts.pod
-    by_plugin = next((one for one in profile.holding if key in one.keys), None) if profile else None
+    by_plugin = (
+        next((plugin for plugin in profile.holding if key in plugin.keys), None)
+        if profile
+        else None
+    )
     try:
         if key in _MEANINGS:
             return _MEANINGS[key]
@@ -183,18 +194,18 @@ def _decision(facts: PodFacts) -> Iterator[str]:
     if not facts.trace.profile:
         yield f"no profile serves schedulerName {messages.quote(scheduler_of(facts.pod))}"
         return
-    how = "recorded when the pod was created" if recorded else "selected by schedulerName"
-    yield f"profile {profile} ({how}); if the pod were created now:"
-    concerned = [step for step in facts.trace.steps if step.code is not Code.SKIP]
-    yield from (f"{step.plugin}: {step.summary}" for step in concerned)
-    if not concerned:
+    origin = "recorded when the pod was created" if recorded else "selected by schedulerName"
+    yield f"profile {profile} ({origin}); if the pod were created now:"
+    steps = [step for step in facts.trace.steps if step.code is not Code.SKIP]
+    yield from (f"{step.plugin}: {step.summary}" for step in steps)
+    if not steps:
         yield "no plugin is concerned"
 
 
 def _gates(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) -> Iterator[str]:
-    unknown = held_pods.unknown_gates(facts.pod, decider)
+    unknown_gates = held_pods.unknown_gates(facts.pod, decider)
     for gate in facts.pod.gates:
-        if gate in unknown:
+        if gate in unknown_gates:
             name = gate.removeprefix(OWN_PREFIX)
             yield f"{gate}: Holdfast's, from plugin {name!r}, which is not installed here"
         elif gate.startswith(OWN_PREFIX):
@@ -228,18 +239,18 @@ def _removed_gates(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
 
 
 def _was_free_before(due_ms: int, facts: PodFacts) -> bool:
-    scheduled = facts.pod.condition("PodScheduled")
-    if scheduled and scheduled.status == "True":
-        since = instant(scheduled.last_transition_time)
+    condition = facts.pod.condition("PodScheduled")
+    if condition and condition.status == "True":
+        since = instant(condition.last_transition_time)
         if since is not None:
             return since.timestamp() * 1_000 < due_ms
     return facts.now_ms < due_ms
 
 
 def _nodes(facts: PodFacts, decider: ReleaseDecider) -> Iterator[str]:
-    bound = "is bound to" if facts.pod.spec.node_name else "must run on"
+    verb = "is bound to" if facts.pod.spec.node_name else "must run on"
     for state in facts.nodes:
-        yield f"{bound} {state.name}: {state.problem or 'it accepts pods'}"
+        yield f"{verb} {state.name}: {state.problem or 'it accepts pods'}"
         yield from state.remarks
     if clash := next_steps.contradiction(facts, decider):
         yield clash

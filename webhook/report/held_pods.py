@@ -89,17 +89,17 @@ def held_pods(
 
     `freeze_of` returns the freeze of a namespace. `places` are the pods' places in line.
     """
-    found = [
+    summaries = [
         described(pod, decider, freeze_of(pod.metadata.namespace), places.get(pod.key))
         for pod in pods
         if own_gates(pod)
     ]
-    return sorted(found, key=_order)
+    return sorted(summaries, key=_order)
 
 
-def _order(one: HeldPodSummary) -> tuple[object, ...]:
-    due_ms = one.due_ms or one.earliest_ms or NEVER_MS
-    return due_ms, one.place, one.since_ms, one.namespace, one.name
+def _order(pod: HeldPodSummary) -> tuple[object, ...]:
+    due_ms = pod.due_ms or pod.earliest_ms or NEVER_MS
+    return due_ms, pod.place, pod.since_ms, pod.namespace, pod.name
 
 
 def described(
@@ -109,10 +109,10 @@ def described(
     place: PacePlace | None = None,
 ) -> HeldPodSummary:
     """Return the summary of a pod with a Holdfast gate. Its namespace may be frozen."""
-    alone = decider.due(pod)
-    due = extended(alone, freeze)
+    pod_due = decider.due(pod)
+    due = extended(pod_due, freeze)
     unknown = unknown_gates(pod, decider)
-    is_open = alone.at_ms >= NEVER_MS
+    is_open = pod_due.at_ms >= NEVER_MS
     earliest_ms, earliest_by = decider.earliest(pod) if is_open else (0, "")
     if is_open and freeze is not None and earliest_ms < freeze.until_ms < NEVER_MS:
         earliest_ms, earliest_by = freeze.until_ms, ""  # the reason names the freeze
@@ -122,7 +122,7 @@ def described(
     return HeldPodSummary(
         namespace=pod.metadata.namespace,
         name=pod.metadata.name,
-        holds=tuple(_holds(pod, freeze if due is not alone else None)),
+        holds=tuple(_holds(pod, freeze if due is not pod_due else None)),
         gates=tuple(pod.gates),
         since_ms=pod.created_ms,
         due_ms=None if unknown or due.at_ms >= NEVER_MS else due.at_ms,
@@ -144,8 +144,8 @@ def own_gates(pod: Pod) -> list[str]:
 def unknown_gates(pod: Pod, decider: ReleaseDecider) -> list[str]:
     """Return Holdfast's gates on a pod whose plugin is not installed here."""
     profile = decider.profiles.select(pod)
-    known = {plugin.gate for plugin in profile.holding} if profile else set()
-    return [gate for gate in own_gates(pod) if gate not in {*known, DELAY_GATE}]
+    profile_gates = {plugin.gate for plugin in profile.holding} if profile else set()
+    return [gate for gate in own_gates(pod) if gate not in {*profile_gates, DELAY_GATE}]
 
 
 def _holds(pod: Pod, freeze: Freeze | None) -> Iterator[str]:
@@ -163,8 +163,8 @@ def hold_of(gate: str, pod: Pod) -> str:
     name, text = gate.removeprefix(OWN_PREFIX), pod.annotations.get(gate)
     if text is None:
         return name
-    plain = text.isascii() and text.isprintable() and len(text) <= _SHOWN_CHARACTERS
-    return f"{name}={text if plain else messages.quote(text, _SHOWN_CHARACTERS)}"
+    is_plain = text.isascii() and text.isprintable() and len(text) <= _SHOWN_CHARACTERS
+    return f"{name}={text if is_plain else messages.quote(text, _SHOWN_CHARACTERS)}"
 
 
 def asked(pod: Pod) -> str:
@@ -181,41 +181,43 @@ def delay_keys(pod: Pod) -> Sequence[str]:
     """Return the annotations that may set a pod's delay: the default keys, and the hint's."""
     keys = list(DELAY_KEYS)
     try:
-        hinted = read_hint(pod.annotations.get(HELD_ANNOTATION, "")).delay_key
+        hinted_key = read_hint(pod.annotations.get(HELD_ANNOTATION, "")).delay_key
     except InvalidValueError:
         return keys
-    return keys if hinted in keys else [*keys, hinted]
+    return keys if hinted_key in keys else [*keys, hinted_key]
 
 
 def owner(pod: Pod) -> str:
     """Return the pod's controller as `Kind/name`; empty if it has none."""
     owners = pod.metadata.owner_references or ()
-    found = next((f"{one.kind}/{one.name}" for one in owners if one.controller), "")
-    return messages.shorten(found)  # the API server does not limit its length
+    controller = next(
+        (f"{reference.kind}/{reference.name}" for reference in owners if reference.controller), ""
+    )
+    return messages.shorten(controller)  # the API server does not limit its length
 
 
-def left(one: HeldPodSummary, now_ms: int) -> str:
+def left(pod: HeldPodSummary, now_ms: int) -> str:
     """Format the time left until the release of a pod."""
-    if one.ended:
-        return one.ended
-    if one.due_ms is None and one.earliest_ms > now_ms:
-        return f">={table.duration(one.earliest_ms - now_ms)}"
-    if one.due_ms is None:
-        return f"{ordinal(one.place)} in line" if one.place else "unknown"
-    if one.is_overdue(now_ms):
-        return f"overdue {table.duration(now_ms - one.due_ms)}"
-    return ("<=" if one.open_ended else "") + table.duration(one.due_ms - now_ms)
+    if pod.ended:
+        return pod.ended
+    if pod.due_ms is None and pod.earliest_ms > now_ms:
+        return f">={table.duration(pod.earliest_ms - now_ms)}"
+    if pod.due_ms is None:
+        return f"{ordinal(pod.place)} in line" if pod.place else "unknown"
+    if pod.is_overdue(now_ms):
+        return f"overdue {table.duration(now_ms - pod.due_ms)}"
+    return ("<=" if pod.open_ended else "") + table.duration(pod.due_ms - now_ms)
 
 
-def row(one: HeldPodSummary, now_ms: int, *, wide: bool = False) -> list[str]:
+def row(pod: HeldPodSummary, now_ms: int, *, wide: bool = False) -> list[str]:
     """Format a pod as a table row, without its namespace."""
-    age, shown = table.duration(now_ms - one.since_ms), map(str if wide else _shortened, one.holds)
-    cells = [one.name, left(one, now_ms), age, one.owner or "-", ", ".join(shown) or "nothing"]
+    age, holds = table.duration(now_ms - pod.since_ms), map(str if wide else _shortened, pod.holds)
+    cells = [pod.name, left(pod, now_ms), age, pod.owner or "-", ", ".join(holds) or "nothing"]
     if wide:
-        known_ms = one.due_ms or (one.earliest_ms if one.earliest_ms > now_ms else 0)
-        at_least = ">=" if one.due_ms is None else ""
-        due = f"{at_least}{durations.canonical_instant(known_ms)}" if known_ms else "-"
-        cells += [due, ",".join(one.gates), one.profile or "-", one.remark_at(now_ms) or "-"]
+        due_ms = pod.due_ms or (pod.earliest_ms if pod.earliest_ms > now_ms else 0)
+        at_least = ">=" if pod.due_ms is None else ""
+        due = f"{at_least}{durations.canonical_instant(due_ms)}" if due_ms else "-"
+        cells += [due, ",".join(pod.gates), pod.profile or "-", pod.remark_at(now_ms) or "-"]
     return cells
 
 
@@ -223,28 +225,28 @@ def _shortened(hold: str) -> str:
     return hold if len(hold) <= _CELL_CHARACTERS else f"{hold[: _CELL_CHARACTERS - 1].rstrip()}…"
 
 
-def document(one: HeldPodSummary, now_ms: int) -> dict[str, Any]:
+def document(pod: HeldPodSummary, now_ms: int) -> dict[str, Any]:
     """Convert a pod for JSON and YAML output."""
-    bound_ms = one.earliest_ms if one.earliest_ms > now_ms else None
-    due, left_s = _until(one.due_ms, now_ms)
-    least, least_s = _until(None if one.open_ended else one.due_ms or bound_ms, now_ms)
+    bound_ms = pod.earliest_ms if pod.earliest_ms > now_ms else None
+    due, left_s = _until(pod.due_ms, now_ms)
+    least, least_s = _until(None if pod.open_ended else pod.due_ms or bound_ms, now_ms)
     return {
         "metadata": {
-            "namespace": one.namespace,
-            "name": one.name,
-            "creationTimestamp": durations.canonical_instant(one.since_ms),
+            "namespace": pod.namespace,
+            "name": pod.name,
+            "creationTimestamp": durations.canonical_instant(pod.since_ms),
         },
-        "heldBy": one.held_by,
-        "gates": list(one.gates),
+        "heldBy": pod.held_by,
+        "gates": list(pod.gates),
         "due": due,
         "secondsLeft": left_s,
         "earliestDue": least,
         "leastSecondsLeft": least_s,
-        "placeInLine": one.place or None,
-        "owner": one.owner or None,
-        "profile": one.profile or None,
-        "remark": one.remark_at(now_ms) or None,
-        **({"ended": one.ended} if one.ended else {}),
+        "placeInLine": pod.place or None,
+        "owner": pod.owner or None,
+        "profile": pod.profile or None,
+        "remark": pod.remark_at(now_ms) or None,
+        **({"ended": pod.ended} if pod.ended else {}),
     }
 
 

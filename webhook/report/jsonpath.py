@@ -37,18 +37,18 @@ _TESTS: Mapping[str, Callable[[Any, Any], bool]] = {
 
 def find(path: str, document: Any) -> list[Any]:
     """Return the values at a path, with or without braces. Raises InvalidValueError."""
-    text = path.strip().removeprefix("{").removesuffix("}").strip()
-    rest = text.removeprefix("$").removeprefix("@")
-    if rest and rest[0] not in ".[":
-        rest = f".{rest}"
-    found, at = [document], 0
-    while at < len(rest) and rest != ".":
-        match = _STEP.match(rest, at)
+    expression = path.strip().removeprefix("{").removesuffix("}").strip()
+    steps = expression.removeprefix("$").removeprefix("@")
+    if steps and steps[0] not in ".[":
+        steps = f".{steps}"
+    values, position = [document], 0
+    while position < len(steps) and steps != ".":
+        match = _STEP.match(steps, position)
         if match is None:
             raise InvalidValueError(f"invalid JSONPath {messages.quote(path)}: {ACCEPTED}")
-        found = [each for value in found for each in _step(value, match)]
-        at = match.end()
-    return found
+        values = [child for value in values for child in _step(value, match)]
+        position = match.end()
+    return values
 
 
 def render(template: str, document: Any) -> str:
@@ -62,29 +62,30 @@ def render(template: str, document: Any) -> str:
 def text(values: Sequence[Any]) -> str:
     """Format values: text unchanged, null as nothing, and everything else as JSON."""
     return " ".join(
-        one if isinstance(one, str) else "" if one is None else json.dumps(one) for one in values
+        value if isinstance(value, str) else "" if value is None else json.dumps(value)
+        for value in values
     )
 
 
 def _rendered(parts: Sequence[re.Match[str]], document: Any, current: Any) -> str:
-    made, rest = "", [*parts]
-    while rest:
-        part = rest.pop(0)
+    output, pending = "", [*parts]
+    while pending:
+        part = pending.pop(0)
         expression = part["expression"]
         if expression is None:
-            made += part["plain"] or json.loads(f'"{part["text"] or ""}"')
+            output += part["plain"] or json.loads(f'"{part["text"] or ""}"')
         elif expression.startswith("range "):
-            inner = [*_until_end(rest)]
+            inner = [*_until_end(pending)]
             values = find(expression.removeprefix("range "), document)
-            made += "".join(_rendered(inner, document, value) for value in values)
+            output += "".join(_rendered(inner, document, value) for value in values)
         elif expression != "end":
-            made += text(find(expression, document if expression[:1] == "$" else current))
-    return made
+            output += text(find(expression, document if expression[:1] == "$" else current))
+    return output
 
 
-def _until_end(rest: list[re.Match[str]]) -> Iterator[re.Match[str]]:
+def _until_end(parts: list[re.Match[str]]) -> Iterator[re.Match[str]]:
     """Remove and yield the parts of a range, up to its end."""
-    while rest and (part := rest.pop(0))["expression"] != "end":
+    while parts and (part := parts.pop(0))["expression"] != "end":
         yield part
 
 
@@ -96,21 +97,21 @@ def _step(value: Any, match: re.Match[str]) -> Sequence[Any]:
     if not isinstance(items, list):
         return []
     if match["index"]:
-        at = int(match["index"])
-        return [items[at]] if -len(items) <= at < len(items) else []
+        index = int(match["index"])
+        return [items[index]] if -len(items) <= index < len(items) else []
     if match["slice"]:
         first, last = (int(part) if part else None for part in match["slice"].split(":"))
         return items[first:last]
-    return [one for one in items if _passes(one, match)] if match["inner"] else items
+    return [item for item in items if _passes(item, match)] if match["inner"] else items
 
 
 def _passes(item: Any, match: re.Match[str]) -> bool:
     values = find(match["inner"], item)
     if not match["test"] or not values:
         return bool(values) and not match["test"]
-    written = match["value"].strip()
-    wanted = written[1:-1] if written[:1] in "'\"" else json.loads(written)
+    literal = match["value"].strip()
+    expected = literal[1:-1] if literal[:1] in "'\"" else json.loads(literal)
     try:
-        return _TESTS[match["test"]](values[0], wanted)
+        return _TESTS[match["test"]](values[0], expected)
     except TypeError:
         return False  # not comparable, such as text and a number

@@ -65,8 +65,8 @@ def find(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) 
 
 def _unheld(facts: PodFacts, name: str) -> Iterator[str]:
     pod = facts.pod
-    asks = any(step.code is not Code.SKIP for step in facts.trace.steps)
-    if facts.unserved and asks:
+    is_concerned = any(step.code is not Code.SKIP for step in facts.trace.steps)
+    if facts.unserved and is_concerned:
         yield f"to have such pods held, ask an admin of Holdfast: {facts.unserved}"
     elif pod.status.phase in {"Running", "Succeeded"} and not pod.metadata.deletion_timestamp:
         yield "nothing: Holdfast does not hold it"
@@ -96,11 +96,11 @@ def _of_hold(facts: PodFacts, held: HeldPodSummary, name: str) -> Iterator[str]:
 def _of_template(facts: PodFacts, decider: ReleaseDecider, name: str) -> Iterator[str]:
     if facts.template is None:
         return
-    changed = obstacles.differences(facts.pod, facts.template, decider.profiles.select(facts.pod))
-    if changed:
+    changes = obstacles.differences(facts.pod, facts.template, decider.profiles.select(facts.pod))
+    if changes:
         owner = f"{facts.template.kind} {facts.template.name}"
         yield (
-            f"the template of {owner} has changed; to apply {_listed(changed)}, delete the pod: "
+            f"the template of {owner} has changed; to apply {_listed(changes)}, delete the pod: "
             f"kubectl delete pod {name}"
         )
 
@@ -108,7 +108,7 @@ def _of_template(facts: PodFacts, decider: ReleaseDecider, name: str) -> Iterato
 def _bound(facts: PodFacts) -> Iterator[str]:
     pod = facts.pod
     if pod.metadata.deletion_timestamp is not None and any(
-        one.startswith(OWN_PREFIX) for one in pod.finalizers
+        finalizer.startswith(OWN_PREFIX) for finalizer in pod.finalizers
     ):
         yield "the controller removes its finalizer; if it stays, run holdfast doctor"
     for state in facts.nodes:
@@ -116,20 +116,20 @@ def _bound(facts: PodFacts) -> Iterator[str]:
             yield f"repair the node, or delete the pod: kubectl describe node {state.name}"
 
 
-def _to_be_scheduled(facts: PodFacts, then: str) -> Iterator[str]:
+def _to_be_scheduled(facts: PodFacts, prefix: str) -> Iterator[str]:
     """Yield what to do about other obstacles to scheduling the pod."""
     pod = facts.pod
-    others = [gate for gate in pod.gates if not gate.startswith(OWN_PREFIX)]
-    if others:
-        yield f"{then}the component that added {_listed(others)} must remove it"
+    other_gates = [gate for gate in pod.gates if not gate.startswith(OWN_PREFIX)]
+    if other_gates:
+        yield f"{prefix}the component that added {_listed(other_gates)} must remove it"
     if facts.nodes and all(state.problem and not state.unchecked for state in facts.nodes):
         if any(state.excluded for state in facts.nodes):
-            yield f"{then}correct the pod's requirements, or the recorded node of its VM"
+            yield f"{prefix}correct the pod's requirements, or the recorded node of its VM"
         else:
-            yield f"{then}make {_listed(state.name for state in facts.nodes)} accept pods again"
+            yield f"{prefix}make {_listed(state.name for state in facts.nodes)} accept pods again"
     condition = pod.condition("PodScheduled")
     if condition and condition.reason == "Unschedulable":
-        yield f"{then}fix what the scheduler reports: the nodes, or the pod's requirements"
+        yield f"{prefix}fix what the scheduler reports: the nodes, or the pod's requirements"
 
 
 def _listed(names: Iterable[str]) -> str:

@@ -24,39 +24,45 @@ class Template:
 
 def contradiction(pod: Pod, profile: Profile | None) -> str:
     """Return the requirements that no node can meet together, with their origins; else empty."""
-    selected = [Requirement(key, "In", (value,)) for key, value in pod.node_selector.items()]
-    terms = [term for term in node_affinity.terms(pod) or [()] if term or selected]
-    clashes = [node_affinity.impossible([*selected, *term]) for term in terms]
+    node_selector = [Requirement(key, "In", (value,)) for key, value in pod.node_selector.items()]
+    terms = [term for term in node_affinity.terms(pod) or [()] if term or node_selector]
+    clashes = [node_affinity.impossible([*node_selector, *term]) for term in terms]
     if not clashes or not all(clashes):
         return ""
     by_rule = dict(_rules(pod, profile))
-    named = [
-        f"{messages.quote(str(one))} ({_origin(one, selected, by_rule, pod)})" for one in clashes[0]
+    requirements = [
+        f"{messages.quote(str(requirement))} ({_origin(requirement, node_selector, by_rule, pod)})"
+        for requirement in clashes[0]
     ]
-    return f"no node can meet {' and '.join(dict.fromkeys(named))}"
+    return f"no node can meet {' and '.join(dict.fromkeys(requirements))}"
 
 
 def _rules(pod: Pod, profile: Profile | None) -> Iterator[tuple[Requirement, str]]:
-    placed = {one.partition("@")[0] for one in pod.annotations.get(PLACED, "").split(",")}
+    rule_names = {entry.partition("@")[0] for entry in pod.annotations.get(PLACED, "").split(",")}
     for plugin in profile.plugins if profile else ():
         for rule in plugin.args.rules if isinstance(plugin, Placement) else ():
-            if rule.name in placed:
-                yield from ((one, rule.name) for one in rule.required)
+            if rule.name in rule_names:
+                yield from ((requirement, rule.name) for requirement in rule.required)
 
 
 def _origin(
-    one: Requirement, selected: Sequence[Requirement], by_rule: Mapping[Requirement, str], pod: Pod
+    requirement: Requirement,
+    node_selector: Sequence[Requirement],
+    by_rule: Mapping[Requirement, str],
+    pod: Pod,
 ) -> str:
-    if one in by_rule:
-        return f"placement rule {by_rule[one]}"
-    if one.is_field and one.key == NAME_FIELD and kubevirt.STICKY in pod.finalizers:
+    if requirement in by_rule:
+        return f"placement rule {by_rule[requirement]}"
+    if requirement.is_field and requirement.key == NAME_FIELD and kubevirt.STICKY in pod.finalizers:
         return "the recorded node of the VM"
-    return "nodeSelector" if one in selected else "node affinity"
+    return "nodeSelector" if requirement in node_selector else "node affinity"
 
 
 def differences(pod: Pod, template: Template, profile: Profile | None) -> list[str]:
     """Return the plugins' annotations whose value in the template now differs from the pod's."""
-    keys = dict.fromkeys(key for one in (profile.plugins if profile else ()) for key in one.keys)
+    keys = dict.fromkeys(
+        key for plugin in (profile.plugins if profile else ()) for key in plugin.keys
+    )
     new, old = template.annotations, pod.annotations
     return [
         f"{key} {messages.quote(new[key]) if key in new else '(none)'}"

@@ -45,8 +45,8 @@ class PacePlace:
     def __str__(self) -> str:
         parts = [self.limits.words]
         if self.limits.starting is not None:
-            others = Limits(None, self.limits.releases, self.limits.period_ms).words
-            parts = [f"{self.starting} of {self.limits.starting} starting", others]
+            rate = Limits(None, self.limits.releases, self.limits.period_ms).words
+            parts = [f"{self.starting} of {self.limits.starting} starting", rate]
         parts.append(f"{ordinal(self.number)} in line" if self.number else "")
         name = f"{Pace.name} {self.pace.name}".rstrip()
         return f"{name}: {', '.join(filter(None, parts))}"
@@ -63,36 +63,41 @@ class PaceLines:
     def scopes(self, pods: Iterable[Pod]) -> set[str]:
         """Return the namespaces whose pods count for paces of held pods; `""` stands for all."""
         groups = self._groups()
-        found = set()
+        namespaces = set()
         for pod in pods:
-            if GATE in pod.gates and (asked := _find(groups, pod)):
-                found.add("" if asked.pace.scope == "cluster" else pod.metadata.namespace)
-        return found
+            if GATE in pod.gates and (member := _find(groups, pod)):
+                namespaces.add("" if member.pace.scope == "cluster" else pod.metadata.namespace)
+        return namespaces
 
-    def places(self, pods: Iterable[PacedPod], seen: str) -> Mapping[ObjectKey, PacePlace]:
-        """Return the places of held pods. `pods` are all pods of namespace `seen`, held or not.
+    def places(self, pods: Iterable[PacedPod], namespace: str) -> Mapping[ObjectKey, PacePlace]:
+        """Return the places of held pods. `pods` are all pods of `namespace`, held or not.
 
-        If `seen` is empty, they are all pods of the cluster.
+        If `namespace` is empty, they are all pods of the cluster.
         """
         groups = self._groups()
         starting: Counter[GroupKey] = Counter()
         lines: dict[GroupKey, list[tuple[Rank, str]]] = defaultdict(list)
         held: list[tuple[PaceMember, str]] = []
         for pod in pods:
-            asked = _find(groups, pod)
-            if asked is None or (seen and asked.pace.scope == "cluster"):
+            member = _find(groups, pod)
+            if member is None or (namespace and member.pace.scope == "cluster"):
                 continue
-            key = asked.group_key
+            key = member.group_key
             if GATE not in pod.gates:
-                starting[key] += self._is_starting(pod, asked)
+                starting[key] += self._is_starting(pod, member)
                 continue
-            held.append((asked, pod.metadata.uid))
+            held.append((member, pod.metadata.uid))
             if (due_ms := self._waits_since(pod)) is not None:
                 lines[key].append((rank_of(pod, due_ms), pod.metadata.uid))
         numbers = dict(_numbers(lines.values()))
         return {
-            one.pod: PacePlace(one.pace, one.limits, starting[one.group_key], numbers.get(uid, 0))
-            for one, uid in held
+            held_member.pod: PacePlace(
+                held_member.pace,
+                held_member.limits,
+                starting[held_member.group_key],
+                numbers.get(uid, 0),
+            )
+            for held_member, uid in held
         }
 
     def _groups(self) -> PaceGroups:
@@ -110,19 +115,19 @@ class PaceLines:
         """Return when a pod joined the line (ms); None while another hold or a freeze applies."""
         if self.is_frozen(pod.metadata.namespace):
             return None
-        others = [SchedulingGate(gate) for gate in pod.gates if gate != GATE]
-        if not others:
+        other_gates = [SchedulingGate(gate) for gate in pod.gates if gate != GATE]
+        if not other_gates:
             return pod.created_ms
-        spec = msgspec.structs.replace(pod.spec, scheduling_gates=others)
+        spec = msgspec.structs.replace(pod.spec, scheduling_gates=other_gates)
         due = self.decider.due(msgspec.structs.replace(pod, spec=spec), self.now_ms)
         return due.at_ms if due.at_ms <= self.now_ms else None
 
 
 def ordinal(number: int) -> str:
     """Format a place in line: `1st`, `12th`, `23rd`."""
-    last = number % 10 if number // 10 % 10 != 1 else 0
-    at = 2 * last if last < len(_SUFFIXES) / 2 else 0
-    return f"{number}{_SUFFIXES[at : at + 2]}"
+    digit = number % 10 if number // 10 % 10 != 1 else 0
+    index = 2 * digit if digit < len(_SUFFIXES) / 2 else 0
+    return f"{number}{_SUFFIXES[index : index + 2]}"
 
 
 def _find(groups: PaceGroups, pod: Pod) -> PaceMember | None:

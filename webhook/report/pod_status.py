@@ -25,7 +25,10 @@ class PodWithStatus(Pod, frozen=True, rename="camel"):
 
     def condition(self, kind: str) -> Condition | None:
         """Return the pod's condition of this type, or None."""
-        return next((one for one in self.status.conditions or () if one.type == kind), None)
+        return next(
+            (condition for condition in self.status.conditions or () if condition.type == kind),
+            None,
+        )
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +57,11 @@ def node_state(name: str, node: Node | None, pod: Pod | None = None) -> NodeStat
         return not_ready(name, node)
     unmet = node_affinity.unmet(pod, node) if pod else ()
     if unmet:
-        quoted = " and ".join(messages.quote(str(one)) for one in unmet[:_MAX_NAMED])
-        why = f"the node selector or affinity of the pod requires {quoted}"
-        return NodeState(name, why, excluded=True)
+        quoted = " and ".join(
+            messages.quote(str(requirement)) for requirement in unmet[:_MAX_NAMED]
+        )
+        problem = f"the node selector or affinity of the pod requires {quoted}"
+        return NodeState(name, problem, excluded=True)
     return NodeState(name)
 
 
@@ -70,8 +75,8 @@ def with_volume(state: NodeState, node: Node, claim: str, volume: PersistentVolu
     unmet = node_affinity.outside(volume.spec.node_affinity.required, node)
     if not unmet or state.problem:
         return state
-    why = f"the volume of claim {claim} requires {messages.quote(str(unmet[0]))}"
-    return replace(state, problem=why, excluded=True)
+    problem = f"the volume of claim {claim} requires {messages.quote(str(unmet[0]))}"
+    return replace(state, problem=problem, excluded=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,9 +89,9 @@ class Pin:
 
 def pins(pod: Pod) -> Sequence[Pin]:
     """Return the nodes that a pod is restricted to; empty if it is not restricted."""
-    named = list(_pins_of_terms(pod))
-    if named and None not in named:
-        return list(dict.fromkeys(one for one in named if one))
+    term_pins = list(_pins_of_terms(pod))
+    if term_pins and None not in term_pins:
+        return list(dict.fromkeys(pin for pin in term_pins if pin))
     hostname = pod.node_selector.get(HOSTNAME)
     return [] if hostname is None else [Pin(hostname, by_label=True)]
 
@@ -94,11 +99,11 @@ def pins(pod: Pod) -> Sequence[Pin]:
 def _pins_of_terms(pod: Pod) -> Iterator[Pin | None]:
     """Yield the pins of each term; None for a term that does not restrict the node's name."""
     for term in node_affinity.terms(pod) or ():
-        found = [
-            one for one in term if one.operator == "In" and (one.is_field or one.key == HOSTNAME)
+        requirements = [
+            req for req in term if req.operator == "In" and (req.is_field or req.key == HOSTNAME)
         ]
-        if not found:
+        if not requirements:
             yield None
             continue
-        first = max(found, key=lambda one: one.is_field)
+        first = max(requirements, key=lambda requirement: requirement.is_field)
         yield from (Pin(value, not first.is_field) for value in first.values)

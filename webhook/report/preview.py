@@ -62,83 +62,87 @@ class OfflinePreview:
 
     def preview(self, document: Document) -> Sequence[Preview]:
         """Preview a pod, or each template of a workload."""
-        what = described(document, self.namespace)
+        subject = described(document, self.namespace)
         namespace = str(metadata_of(document).get("namespace") or self.namespace)
-        found = templates(document)
+        parts = templates(document)
         try:
-            if why := self.scope.why_not_served(namespace):
-                return [self._unserved(Preview(what), [one for _, one in found], why)]
-            made = self._workload(what, document, namespace)
-            if made.refusals or document.get("kind") in workloads.VM_KINDS:
-                return [made]
+            if reason := self.scope.why_not_served(namespace):
+                return [
+                    self._unserved(Preview(subject), [template for _, template in parts], reason)
+                ]
+            preview = self._workload(subject, document, namespace)
+            if preview.refusals or document.get("kind") in workloads.VM_KINDS:
+                return [preview]
             previews = []
-            for path, before in found:
-                of_template = replace(made, what=named(what, path, found))
-                previews.append(self._template(of_template, document, before, namespace))
-                made = replace(made, warnings=[])
+            for path, template in parts:
+                template_preview = replace(preview, what=named(subject, path, parts))
+                previews.append(self._template(template_preview, document, template, namespace))
+                preview = replace(preview, warnings=[])
         except (ReviewError, msgspec.ValidationError) as exc:
             # the API server rejects such an object as well
             detail = str(exc).rpartition(": ")[2].replace("`", "")
             cure = 'annotation values must be strings, such as "15"'
-            return [Preview(what, refusals=[f"the object is invalid: {detail}; {cure}"])]
+            return [Preview(subject, refusals=[f"the object is invalid: {detail}; {cure}"])]
         return previews
 
-    def _unserved(self, made: Preview, found: Sequence[Document], why: str) -> Preview:
+    def _unserved(self, preview: Preview, documents: Sequence[Document], reason: str) -> Preview:
         """Return the preview of pods that are not sent to Holdfast; warn if they use it."""
-        pods = [Pod.of(each) for each in found]
+        pods = [Pod.of(document) for document in documents]
         if any(plugin.concerns(pod) for plugin in self.pipeline.profiles.plugins for pod in pods):
-            return replace(made, warnings=[*made.warnings, f"not sent to Holdfast: {why}"])
-        return replace(made, unserved=why)
+            return replace(preview, warnings=[*preview.warnings, f"not sent to Holdfast: {reason}"])
+        return replace(preview, unserved=reason)
 
-    def _workload(self, what: str, document: Document, namespace: str) -> Preview:
+    def _workload(self, subject: str, document: Document, namespace: str) -> Preview:
         is_pod = _paths(document) == [""]
         if not (is_pod or is_known(document)):
-            return Preview(what, warnings=[unknown_kind(document)])
+            return Preview(subject, warnings=[unknown_kind(document)])
         paths = [path for path, _ in templates(document)]
         warnings = [*unknown_fields.warnings(document, paths)]
         if is_pod:
-            return Preview(what, warnings=warnings)
+            return Preview(subject, warnings=warnings)
         verdict = self.pipeline.validate(reviewed(document, namespace), now_ms=self.now_ms)
-        return Preview(what, (), verdict.reasons, [*warnings, *verdict.warnings])
+        return Preview(subject, (), verdict.reasons, [*warnings, *verdict.warnings])
 
     def _template(
-        self, made: Preview, document: Document, before: Document, namespace: str
+        self, preview: Preview, document: Document, before: Document, namespace: str
     ) -> Preview:
         """Add the review of the pod, or of a template's pod, to the preview of an object."""
-        if why := self.scope.why_not_served(namespace, Pod.of(before).labels):
-            return self._unserved(made, [before], why)
-        warnings = [*made.warnings]
+        if reason := self.scope.why_not_served(namespace, Pod.of(before).labels):
+            return self._unserved(preview, [before], reason)
+        warnings = [*preview.warnings]
         pod = before if _paths(document) == [""] else pod_of(document, before)
-        asked = reviewed(pod, namespace)
-        seen = trace.mutate(self.pipeline.profiles, asked, now_ms=self.now_ms)
-        steps = [*self._with_openings(seen, asked.pod)]
-        failed = [step for step in steps if step.code is Code.ERROR]
-        refusals = [f"plugin {step.plugin!r} cannot run here: {step.reason}" for step in failed]
-        if seen.verdict is None:
-            return Preview(made.what, steps, refusals, warnings)
-        refusals += seen.verdict.reasons
-        warnings += [one for one in seen.verdict.warnings if one not in warnings]
-        operations = patch(asked.pod, seen.verdict.edits)
+        pod_review = reviewed(pod, namespace)
+        mutation = trace.mutate(self.pipeline.profiles, pod_review, now_ms=self.now_ms)
+        steps = [*self._with_openings(mutation, pod_review.pod)]
+        failures = [step for step in steps if step.code is Code.ERROR]
+        refusals = [f"plugin {step.plugin!r} cannot run here: {step.reason}" for step in failures]
+        if mutation.verdict is None:
+            return Preview(preview.what, steps, refusals, warnings)
+        refusals += mutation.verdict.reasons
+        warnings += [warning for warning in mutation.verdict.warnings if warning not in warnings]
+        operations = patch(pod_review.pod, mutation.verdict.edits)
         if not refusals:
-            stored = reviewed(_after(pod, operations), namespace)
+            stored_review = reviewed(_after(pod, operations), namespace)
             try:
-                checked = self.pipeline.validate(stored, now_ms=self.now_ms)
-                refusals += checked.reasons
+                verdict = self.pipeline.validate(stored_review, now_ms=self.now_ms)
+                refusals += verdict.reasons
                 # the warnings of a template are already listed
-                of_pod = () if is_known(document) else checked.warnings
-                warnings += [one for one in of_pod if one not in warnings]
+                pod_warnings = () if is_known(document) else verdict.warnings
+                warnings += [warning for warning in pod_warnings if warning not in warnings]
             except PluginFailedError as exc:
                 refusals.append(str(exc))
-        return Preview(made.what, steps, refusals, warnings, before, _after(before, operations))
+        return Preview(preview.what, steps, refusals, warnings, before, _after(before, operations))
 
-    def _with_openings(self, seen: trace.Trace, pod: Pod) -> Iterator[trace.PluginStep]:
+    def _with_openings(self, mutation: trace.Trace, pod: Pod) -> Iterator[trace.PluginStep]:
         """Yield the steps; a window step that holds the pod gets the next opening as its reason."""
-        profile = self.pipeline.profiles.by_name.get(seen.profile)
-        plugins = {one.name: one for one in profile.plugins} if profile else {}
-        for step in seen.steps:
-            plugin = plugins.get(step.plugin) if step.edits else None
-            opens = plugin.opening(pod, self.now_ms) if isinstance(plugin, Window) else ""
-            yield replace(step, reason=opens or step.reason)
+        profile = self.pipeline.profiles.by_name.get(mutation.profile)
+        plugins = {plugin.name: plugin for plugin in profile.plugins} if profile else {}
+        for step in mutation.steps:
+            step_plugin = plugins.get(step.plugin) if step.edits else None
+            opening = (
+                step_plugin.opening(pod, self.now_ms) if isinstance(step_plugin, Window) else ""
+            )
+            yield replace(step, reason=opening or step.reason)
 
 
 def objects(document: Any) -> Iterator[Document]:
@@ -171,9 +175,9 @@ def metadata_of(document: Document) -> Document:
     return metadata if isinstance(metadata, dict) else {}
 
 
-def named(what: str, path: str, found: Sequence[Any]) -> str:
+def named(subject: str, path: str, parts: Sequence[Any]) -> str:
     """Return the name of an object's template, or of the object if it has only one."""
-    return f"{what} ({path})" if len(found) > 1 else what
+    return f"{subject} ({path})" if len(parts) > 1 else subject
 
 
 def templates(document: Document) -> Sequence[tuple[str, Document]]:
@@ -181,30 +185,32 @@ def templates(document: Document) -> Sequence[tuple[str, Document]]:
 
     The first one is empty if it is missing.
     """
-    found = [
-        (at, part)
+    values = [
+        (position, part)
         for index, path in enumerate(_paths(document))
-        for at, part in _parts(document, path)
+        for position, part in _parts(document, path)
         if index == 0 or isinstance(part, dict)
     ]
-    parts = [(at, part if isinstance(part, dict) else {}) for at, part in found]
-    return [(at, {**part, "metadata": part.get("metadata") or {}}) for at, part in parts]
+    parts = [(position, part if isinstance(part, dict) else {}) for position, part in values]
+    return [
+        (position, {**part, "metadata": part.get("metadata") or {}}) for position, part in parts
+    ]
 
 
-def _parts(found: Any, path: str, at: str = "") -> Iterator[tuple[str, Any]]:
+def _parts(value: Any, path: str, position: str = "") -> Iterator[tuple[str, Any]]:
     """Yield each value at a path with its position; `[]` in the path stands for any list item."""
-    step, _, rest = path.partition(".")
+    step, _, subpath = path.partition(".")
     if not step:
-        yield at, found
+        yield position, value
         return
     key = step.removesuffix("[]")
-    inner = found.get(key) if isinstance(found, dict) else None
+    inner = value.get(key) if isinstance(value, dict) else None
     parts = [(key, inner)]
     if key != step:
         items = inner if isinstance(inner, list) and inner else [None]
         parts = [(f"{key}[{index}]", item) for index, item in enumerate(items)]
     for name, part in parts:
-        yield from _parts(part, rest, f"{at}.{name}".removeprefix("."))
+        yield from _parts(part, subpath, f"{position}.{name}".removeprefix("."))
 
 
 def _paths(document: Document) -> Sequence[str]:
@@ -229,10 +235,10 @@ def _kind(document: Document) -> tuple[str, str]:
 
 def _has_template(document: Document) -> bool:
     """Return whether an object of an unknown kind has a pod template at the usual path."""
-    found: Any = document
+    value: Any = document
     for step in (*workloads.TEMPLATE.split("."), "spec", "containers"):
-        found = found.get(step) if isinstance(found, dict) else None
-    return isinstance(found, list)
+        value = value.get(step) if isinstance(value, dict) else None
+    return isinstance(value, list)
 
 
 def unknown_kind(document: Document) -> str:
@@ -246,9 +252,9 @@ def unknown_kind(document: Document) -> str:
 def _after(pod: Document, operations: Sequence[edits.Operation]) -> Document:
     """Return a patched copy of a pod, which may lack a spec."""
     into_spec = any(operation["path"].startswith("/spec/") for operation in operations)
-    whole = {**pod, "spec": pod.get("spec") or {}} if into_spec else pod
-    made: Document = applied(whole, operations)
-    return made
+    document = {**pod, "spec": pod.get("spec") or {}} if into_spec else pod
+    patched: Document = applied(document, operations)
+    return patched
 
 
 def reviewed(document: Document, namespace: str) -> PodReview:

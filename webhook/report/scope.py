@@ -28,9 +28,9 @@ class AdmissionScope:
         """Return why a namespace, or a pod with these labels, is not served; empty if it is."""
         if namespace in {*EXCLUDED_NAMESPACES, self.own}:
             return f"Holdfast never serves namespace {namespace}"
-        found = self.labels_of(namespace) if self.selectors.namespaces else None
-        if found is not None and not _matches(
-            self.selectors.namespaces, {NAME_LABEL: namespace, **found}
+        namespace_labels = self.labels_of(namespace) if self.selectors.namespaces else None
+        if namespace_labels is not None and not _matches(
+            self.selectors.namespaces, {NAME_LABEL: namespace, **namespace_labels}
         ):
             return f"namespace {namespace} does not match admission.namespaceSelector"
         if labels is not None and not _matches(self.selectors.objects, labels):
@@ -39,11 +39,13 @@ class AdmissionScope:
 
 
 def _matches(selector: Mapping[str, Any], labels: Mapping[str, str]) -> bool:
-    wanted = selector.get("matchLabels", {})
-    return all(labels.get(key) == value for key, value in wanted.items()) and all(
+    match_labels = selector.get("matchLabels", {})
+    return all(labels.get(key) == value for key, value in match_labels.items()) and all(
         node_affinity.meets(
-            labels.get(one["key"]),
-            Requirement(one["key"], one["operator"], tuple(one.get("values", ()))),
+            labels.get(expression["key"]),
+            Requirement(
+                expression["key"], expression["operator"], tuple(expression.get("values", ()))
+            ),
         )
-        for one in selector.get("matchExpressions", ())
+        for expression in selector.get("matchExpressions", ())
     )

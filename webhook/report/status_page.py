@@ -84,8 +84,8 @@ class Selection:
 
     def link(self, text: str, **changes: object) -> str:
         """Return a link to the page with these changes to the selection."""
-        shown = {"namespace": self.namespace, "owner": self.owner, "paused": self.is_paused}
-        query = {name: value for name, value in {**shown, **changes}.items() if value}
+        parameters = {"namespace": self.namespace, "owner": self.owner, "paused": self.is_paused}
+        query = {name: value for name, value in {**parameters, **changes}.items() if value}
         return f'<a href="/?{escape(urlencode(query))}">{escape(text)}</a>'
 
 
@@ -112,18 +112,22 @@ class Status:
 def page(status: Status) -> bytes:
     """Return the page as HTML."""
     selection = status.selection
-    held = sorted(status.held, key=lambda one: (one.due_ms, one.pod))
+    held = sorted(status.held, key=lambda row: (row.due_ms, row.pod))
     if selection.owner:
-        held = [one for one in held if one.owner == selection.owner]
-    due = [one.due_ms for one in held]
+        held = [row for row in held if row.owner == selection.owner]
+    due_times = [row.due_ms for row in held]
     parts = [
         *_head(status, len(held)),
         "<main>",
         *_health(status.facts),
-        *timeline.drawn(timeline.HOUR, due, status.now_ms),
-        *timeline.drawn(timeline.DAY, due, status.now_ms),
+        *timeline.drawn(timeline.HOUR, due_times, status.now_ms),
+        *timeline.drawn(timeline.DAY, due_times, status.now_ms),
         *_counts("Paces", ("Pace", "Starting", "Waiting"), status.paces),
-        *_counts("Windows", ("Window", "State"), {k: (v,) for k, v in status.windows.items()}),
+        *_counts(
+            "Windows",
+            ("Window", "State"),
+            {name: (state,) for name, state in status.windows.items()},
+        ),
         *_groups(status.held, selection, status.now_ms),
         *_held(held, selection, status.now_ms),
         *_released(status.released, status.now_ms),
@@ -146,16 +150,16 @@ def _head(status: Status, held: int) -> Iterator[str]:
     refresh = f"refreshed every {REFRESH_SECONDS} s ({selection.link('pause', paused=1)})"
     if selection.is_paused:
         refresh = f"not refreshed ({selection.link('continue', paused=0)})"
-    place = f"{escape(status.server)}, as of {now}"
-    yield f"<header><h1>Holdfast</h1><p>{place}, {refresh}</p></header>"
+    source = f"{escape(status.server)}, as of {now}"
+    yield f"<header><h1>Holdfast</h1><p>{source}, {refresh}</p></header>"
 
 
 def _health(facts: Sequence[Fact]) -> Iterator[str]:
-    bad = [one for one in facts if one.level is not Level.OK]
-    problem = any(one.level is Level.PROBLEM for one in bad)
-    level = Level.PROBLEM if problem else Level.WARNING if bad else Level.OK
+    bad_facts = [fact for fact in facts if fact.level is not Level.OK]
+    problem = any(fact.level is Level.PROBLEM for fact in bad_facts)
+    level = Level.PROBLEM if problem else Level.WARNING if bad_facts else Level.OK
     kind, text = _HEALTH[level]
-    reasons = "; ".join(f"{one.name}: {one.value}" for one in bad)
+    reasons = "; ".join(f"{fact.name}: {fact.value}" for fact in bad_facts)
     yield f'<section class="health {kind}" aria-label="Health"><strong>{text}</strong>'
     yield f"{escape(reasons)}</section>"
 
@@ -169,10 +173,12 @@ def _facts(facts: Iterable[Fact]) -> Iterator[str]:
 
 
 def _counts(
-    title: str, head: Sequence[str], found: Mapping[str, Sequence[object]]
+    title: str, head: Sequence[str], values: Mapping[str, Sequence[object]]
 ) -> Iterator[str]:
-    rows = ([escape(str(cell)) for cell in (name, *cells)] for name, cells in sorted(found.items()))
-    if found:
+    rows = (
+        [escape(str(cell)) for cell in (name, *cells)] for name, cells in sorted(values.items())
+    )
+    if values:
         yield from _table(title, head, ((row, True) for row in rows))
 
 
@@ -180,13 +186,13 @@ def _groups(held: Sequence[HeldPodRow], selection: Selection, now_ms: int) -> It
     """Yield a table of held pods per namespace, or per owner in the selected namespace."""
     kind = "Owner" if selection.namespace else "Namespace"
 
-    def name(one: HeldPodRow) -> str:
-        return one.owner if selection.namespace else one.pod[0]
+    def name(held_row: HeldPodRow) -> str:
+        return held_row.owner if selection.namespace else held_row.pod[0]
 
     numbers = Counter(map(name, held))
     first: dict[str, int] = {}
-    for one in held:
-        first[name(one)] = min(one.due_ms, first.get(name(one), one.due_ms))
+    for row in held:
+        first[name(row)] = min(row.due_ms, first.get(name(row), row.due_ms))
     rows = (
         (
             (
@@ -206,18 +212,18 @@ def _groups(held: Sequence[HeldPodRow], selection: Selection, now_ms: int) -> It
 
 
 def _held(held: Sequence[HeldPodRow], selection: Selection, now_ms: int) -> Iterator[str]:
-    more = f" (first {MOST_ROWS})" if len(held) > MOST_ROWS else ""
-    of = f" of {selection.owner}" if selection.owner else ""
-    rows = (_held_row(one, now_ms) for one in held[:MOST_ROWS])
-    caption = f"{table.counted(len(held), 'held pod')}{of}{more}"
+    suffix = f" (first {MOST_ROWS})" if len(held) > MOST_ROWS else ""
+    owner = f" of {selection.owner}" if selection.owner else ""
+    rows = (_held_row(row, now_ms) for row in held[:MOST_ROWS])
+    caption = f"{table.counted(len(held), 'held pod')}{owner}{suffix}"
     yield from _table(caption, ("Pod", "Held by", "Due", "Left", "Note"), rows)
 
 
-def _held_row(one: HeldPodRow, now_ms: int) -> tuple[Sequence[str], bool]:
-    name, is_known = escape("/".join(one.pod)), one.due_ms < NEVER_MS
-    due = durations.canonical_instant(one.due_ms) if is_known else "not known"
-    cells = (name, escape(one.held_by), due, _left(one.due_ms, now_ms), escape(one.note))
-    return cells, not is_known or one.due_ms > now_ms
+def _held_row(row: HeldPodRow, now_ms: int) -> tuple[Sequence[str], bool]:
+    name, is_known = escape("/".join(row.pod)), row.due_ms < NEVER_MS
+    due = durations.canonical_instant(row.due_ms) if is_known else "not known"
+    cells = (name, escape(row.held_by), due, _left(row.due_ms, now_ms), escape(row.note))
+    return cells, not is_known or row.due_ms > now_ms
 
 
 def _left(due_ms: int, now_ms: int) -> str:
@@ -228,17 +234,17 @@ def _left(due_ms: int, now_ms: int) -> str:
 
 
 def _released(released: Sequence[Released], now_ms: int) -> Iterator[str]:
-    newest = sorted(released, key=lambda one: -one.at_ms)
+    newest = sorted(released, key=lambda release: -release.at_ms)
     rows = (
         (
             (
-                escape("/".join(one.pod)),
-                f"{table.duration(now_ms - one.at_ms)} ago",
-                escape(one.note),
+                escape("/".join(release.pod)),
+                f"{table.duration(now_ms - release.at_ms)} ago",
+                escape(release.note),
             ),
             True,
         )
-        for one in newest
+        for release in newest
     )
     caption = f"Last {table.counted(len(newest), 'release')}"
     yield from _table(caption, ("Pod", "Released", "Note"), rows)
@@ -247,16 +253,16 @@ def _released(released: Sequence[Released], now_ms: int) -> Iterator[str]:
 def _machines(machines: Sequence[StickyVm] | None) -> Iterator[str]:
     if machines is None:
         return
-    shown = machines[:MOST_ROWS]
+    vms = machines[:MOST_ROWS]
     number = len(machines)
     title = f"First {MOST_ROWS} VMs" if number > MOST_ROWS else table.counted(number, "VM")
     head = ("VM", "Returns to", "Runs on", "Note")
-    yield from _table(title, head, map(_machine_row, shown))
+    yield from _table(title, head, map(_machine_row, vms))
 
 
-def _machine_row(one: StickyVm) -> tuple[Sequence[str], bool]:
-    name, note = f"{one.namespace}/{one.name}", one.remark if one.is_sticky else "not sticky"
-    cells = (name, one.node or "any", one.runs_on or "not running", note)
+def _machine_row(vm: StickyVm) -> tuple[Sequence[str], bool]:
+    name, note = f"{vm.namespace}/{vm.name}", vm.remark if vm.is_sticky else "not sticky"
+    cells = (name, vm.node or "any", vm.runs_on or "not running", note)
     return [*map(escape, cells)], True
 
 
@@ -269,7 +275,7 @@ def _table(
     yield f"<table>{title}<thead><tr>{cells}</tr></thead><tbody>"
     for (first, *others), ok in rows:
         kind = "" if ok else ' class="bad"'
-        named = zip(head[1:], others, strict=True)
-        rest = "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in named)
-        yield f'<tr><th scope="row"{kind}>{first}</th>{rest}</tr>'
+        columns = zip(head[1:], others, strict=True)
+        data_cells = "".join(f'<td data-label="{name}">{cell}</td>' for name, cell in columns)
+        yield f'<tr><th scope="row"{kind}>{first}</th>{data_cells}</tr>'
     yield "</tbody></table>"

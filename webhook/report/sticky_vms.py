@@ -115,51 +115,51 @@ def _remark(vm: VirtualMachine, args: StickyArgs) -> str:
     return ""
 
 
-def row(one: StickyVm, now_ms: int, *, wide: bool = False) -> list[str]:
+def row(vm: StickyVm, now_ms: int, *, wide: bool = False) -> list[str]:
     """Format a VM as a table row, without its namespace."""
-    runs_on = f"{one.runs_on} (differs)" if one.differs else one.runs_on or "-"
-    age = "-" if one.created_ms is None else table.duration(now_ms - one.created_ms)
-    cells = [one.name, one.node or "-", "yes" if one.is_sticky else "no", runs_on, age]
-    return [*cells, one.remark or "-"] if wide else cells
+    runs_on = f"{vm.runs_on} (differs)" if vm.differs else vm.runs_on or "-"
+    age = "-" if vm.created_ms is None else table.duration(now_ms - vm.created_ms)
+    cells = [vm.name, vm.node or "-", "yes" if vm.is_sticky else "no", runs_on, age]
+    return [*cells, vm.remark or "-"] if wide else cells
 
 
-def document(one: StickyVm) -> dict[str, Any]:
+def document(vm: StickyVm) -> dict[str, Any]:
     """Convert a VM for JSON and YAML output."""
-    created = None if one.created_ms is None else durations.canonical_instant(one.created_ms)
+    created = None if vm.created_ms is None else durations.canonical_instant(vm.created_ms)
     return {
         "metadata": {
-            "namespace": one.namespace,
-            "name": one.name,
+            "namespace": vm.namespace,
+            "name": vm.name,
             "creationTimestamp": created,
         },
-        "node": one.node or None,
-        "sticky": one.is_sticky,
-        "runsOn": one.runs_on or None,
-        "differs": one.differs,
-        "remark": one.remark or None,
+        "node": vm.node or None,
+        "sticky": vm.is_sticky,
+        "runsOn": vm.runs_on or None,
+        "differs": vm.differs,
+        "remark": vm.remark or None,
     }
 
 
-def shown(one: StickyVm, node: NodeState | None, *, required: bool) -> list[str]:
+def shown(vm: StickyVm, node: NodeState | None, *, required: bool) -> list[str]:
     """Return lines about a VM's current and recorded nodes; `required` excludes all others."""
-    idle = "is starting: its pod waits to be scheduled" if one.is_starting else "is not running"
-    lines = [f"runs on {one.runs_on}" if one.runs_on else idle]
-    if one.loose:
-        lines.append(f"not sticky: {one.loose}")
-    elif one.node:
+    state = "is starting: its pod waits to be scheduled" if vm.is_starting else "is not running"
+    lines = [f"runs on {vm.runs_on}" if vm.runs_on else state]
+    if vm.loose:
+        lines.append(f"not sticky: {vm.loose}")
+    elif vm.node:
         verb = "returns" if required else "preferably returns"
-        lines.append(f"{verb} to {one.node}")
+        lines.append(f"{verb} to {vm.node}")
     else:
         lines.append("no node is recorded: the next start records one")
-    if one.differs:
+    if vm.differs:
         lines.append(
-            f"these differ: to keep it on {one.runs_on}, holdfast sticky set {one.name} "
-            f"{one.runs_on} -n {one.namespace}"
+            f"these differ: to keep it on {vm.runs_on}, holdfast sticky set {vm.name} "
+            f"{vm.runs_on} -n {vm.namespace}"
         )
-    if one.remark:
-        lines.append(one.remark)
-    if one.is_sticky and one.node and node is not None:
-        lines.append(f"{one.node}: {node.problem or 'accepts pods'}")
+    if vm.remark:
+        lines.append(vm.remark)
+    if vm.is_sticky and vm.node and node is not None:
+        lines.append(f"{vm.node}: {node.problem or 'accepts pods'}")
         lines += node.remarks
     return lines
 

@@ -15,15 +15,15 @@ def lines(head: Sequence[str], rows: Sequence[Sequence[str]]) -> list[str]:
     return [_line(row, widths) for row in (head, *rows)]
 
 
-def counted(number: int, thing: str) -> str:
+def counted(number: int, noun: str) -> str:
     """Format a count: `1 held pod`, `2 held pods`."""
-    return f"{number} {thing}" if number == 1 else f"{number} {thing}s"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
-def some(names: Sequence[str], most: int) -> str:
+def some(names: Sequence[str], limit: int) -> str:
     """Join the first names, and count the others: `a, b and 2 more`."""
-    shown = ", ".join(names[:most])
-    return f"{shown} and {len(names) - most} more" if len(names) > most else shown
+    text = ", ".join(names[:limit])
+    return f"{text} and {len(names) - limit} more" if len(names) > limit else text
 
 
 def duration(milliseconds: int) -> str:
@@ -31,13 +31,13 @@ def duration(milliseconds: int) -> str:
 
     Fractions of a second are rounded up, so `0s` means that no time is left.
     """
-    rest = -(-max(0, milliseconds) // 1_000)
+    seconds = -(-max(0, milliseconds) // 1_000)
     for index, (unit, size) in enumerate(_UNITS):
-        if rest >= size:
-            text = f"{rest // size}{unit}"
-            below = _UNITS[index + 1 :]
-            if below and (count := rest % size // below[0][1]):
-                text += f"{count}{below[0][0]}"
+        if seconds >= size:
+            text = f"{seconds // size}{unit}"
+            smaller_units = _UNITS[index + 1 :]
+            if smaller_units and (count := seconds % size // smaller_units[0][1]):
+                text += f"{count}{smaller_units[0][0]}"
             return text
     return "0s"
 

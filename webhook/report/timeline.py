@@ -32,17 +32,17 @@ DAY = Scale("Next day", "hour", 3_600_000, ("now", "6 h", "12 h", "18 h", "24 h"
 def drawn(scale: Scale, due_ms: Sequence[int], now_ms: int) -> Iterator[str]:
     """Yield a chart of the pods due in each part of a period; the first includes overdue pods."""
     counts = [0] * scale.bars
-    for one in due_ms:
-        number = max(0, one - now_ms) // scale.bar_ms
+    for at_ms in due_ms:
+        number = max(0, at_ms - now_ms) // scale.bar_ms
         if number < scale.bars:
             counts[number] += 1
-    most = max(*counts, 1)
+    peak = max(*counts, 1)
     text = f"{sum(counts)} of {table.counted(len(due_ms), 'held pod')} due"
-    highest = f"Each bar is one {scale.bar}; the highest is {table.counted(most, 'pod')}."
+    highest = f"Each bar is one {scale.bar}; the highest is {table.counted(peak, 'pod')}."
     yield f"<section><h2>{scale.title}</h2><p>{text}. {highest if sum(counts) else ''}</p>"
     yield f'<div class="bars" role="img" aria-label="{scale.title}: {text}">'
     for number, count in enumerate(counts):
-        height = max(4, 100 * count // most) if count else 0
+        height = max(4, 100 * count // peak) if count else 0
         yield f'<i style="height:{height}%" title="{scale.bar} {number + 1}: {count}"></i>'
     yield "</div>"
     marks = "".join(f"<span>{mark}</span>" for mark in scale.marks)

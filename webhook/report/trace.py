@@ -34,10 +34,10 @@ class PluginStep:
             return "not concerned"
         if self.code in {Code.REJECT, Code.ERROR}:
             return f"{'rejected' if self.code is Code.REJECT else 'failed'}: {self.reason}"
-        held = next((edit.value for edit in self.edits if _is_hint(edit)), "")
-        first = "; ".join(self.changes) or "no change"
-        first = f"{first} ({held})" if held else first
-        return "; ".join(filter(None, [first, self.reason, *self.warnings]))
+        hint = next((edit.value for edit in self.edits if _is_hint(edit)), "")
+        changes = "; ".join(self.changes) or "no change"
+        changes = f"{changes} ({hint})" if hint else changes
+        return "; ".join(filter(None, [changes, self.reason, *self.warnings]))
 
     @property
     def changes(self) -> list[str]:
@@ -74,8 +74,8 @@ def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
         verdict = pipeline.mutate(review, now_ms=now_ms)
     except PluginFailedError:
         verdict = None
-    strays = StrayKeys(profiles).warnings(review)
-    return Trace(profile.name if profile else "", steps, verdict, strays)
+    stray_keys = StrayKeys(profiles).warnings(review)
+    return Trace(profile.name if profile else "", steps, verdict, stray_keys)
 
 
 def describe_edit(edit: edits.Edit) -> str:

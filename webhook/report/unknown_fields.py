@@ -7,16 +7,16 @@ from holdfast.webhook.model import messages
 from holdfast.webhook.model.annotations import OWN_PREFIX
 
 
-def warnings(found: Any, templates: Sequence[str], path: str = "") -> Iterator[str]:
+def warnings(part: Any, templates: Sequence[str], path: str = "") -> Iterator[str]:
     """Yield a warning for each one in an object of a known kind with templates at these paths."""
-    for key, value in found.items() if isinstance(found, dict) else ():
-        where = f"{path}.{key}".removeprefix(".")
+    for key, value in part.items() if isinstance(part, dict) else ():
+        field = f"{path}.{key}".removeprefix(".")
         if key == "annotations" and isinstance(value, dict) and not path.endswith("metadata"):
-            around = [one for one in templates if where.startswith(f"{one}.")]
-            target = f"{(around or templates)[0]}.metadata.annotations".removeprefix(".")
-            for one in value:
-                if str(one).startswith(OWN_PREFIX):
-                    yield f"{where} is not a field: move {messages.quote(one)} to {target}"
-        yield from warnings(value, templates, where)
-    for index, value in enumerate(found if isinstance(found, list) else ()):
+            enclosing = [template for template in templates if field.startswith(f"{template}.")]
+            target = f"{(enclosing or templates)[0]}.metadata.annotations".removeprefix(".")
+            for annotation in value:
+                if str(annotation).startswith(OWN_PREFIX):
+                    yield f"{field} is not a field: move {messages.quote(annotation)} to {target}"
+        yield from warnings(value, templates, field)
+    for index, value in enumerate(part if isinstance(part, list) else ()):
         yield from warnings(value, templates, f"{path}[{index}]")

@@ -165,7 +165,9 @@ def controller(
     gates = (plugin.gate for plugin in decider.profiles.plugins if plugin.gate)
     metrics.hold_plugins = {gate.removeprefix(OWN_PREFIX) for gate in gates}
     profiles = decider.profiles.by_name.values()
-    metrics.add_permits((plugin.name, one.name) for one in profiles for plugin in one.holding)
+    metrics.add_permits(
+        (plugin.name, profile.name) for profile in profiles for plugin in profile.holding
+    )
     lookup = ClusterLookup(lambda: cluster, observe=metrics.observe_lookup)
     handle.connect(
         lookup=lookup,

@@ -50,19 +50,19 @@ class Setup:
         """The name of the configuration in errors."""
         return self.content[0] if self.content else str(self.path or "the default configuration")
 
-    def load(self, known: Collection[str]) -> config.Configuration:
+    def load(self, plugin_names: Collection[str]) -> config.Configuration:
         """Return the configuration. Raises ConfigurationError."""
         if self.content is None:
-            found = config.load(self.path)
+            configuration = config.load(self.path)
         else:
-            found = config.parse(self.content[1], self.source)
-        return config.without(found, self.disabled, known, source=self.source)
+            configuration = config.parse(self.content[1], self.source)
+        return config.without(configuration, self.disabled, plugin_names, source=self.source)
 
 
 def load_profiles(setup: Setup, handle: Handle | None = None) -> Profiles:
     """Build the profiles of a configuration. Raises ConfigurationError."""
-    known = plugins.registry()
-    return build_profiles(setup.load(known), known, source=setup.source, handle=handle)
+    registry = plugins.registry()
+    return build_profiles(setup.load(registry), registry, source=setup.source, handle=handle)
 
 
 def admission_pipeline(
@@ -88,8 +88,10 @@ def digest(setup: Setup) -> str:
 def sticky_plugin(profiles: Profiles, pod: Pod) -> Sticky | None:
     """Return the sticky plugin of a pod's profile; None if the profile does not enable it."""
     profile = profiles.select(pod)
-    found = (one for one in (profile.plugins if profile else ()) if isinstance(one, Sticky))
-    return next(found, None)
+    candidates = (
+        plugin for plugin in (profile.plugins if profile else ()) if isinstance(plugin, Sticky)
+    )
+    return next(candidates, None)
 
 
 def sticky_args(profiles: Profiles, pod: Pod) -> StickyArgs | None:
@@ -100,29 +102,31 @@ def sticky_args(profiles: Profiles, pod: Pod) -> StickyArgs | None:
 
 def sticky_accounts(profiles: Profiles) -> set[str]:
     """Return the accounts of virt-controller that the configuration names."""
-    return {one.args.account for one in profiles.plugins if isinstance(one, Sticky)} - {AUTO}
+    return {plugin.args.account for plugin in profiles.plugins if isinstance(plugin, Sticky)} - {
+        AUTO
+    }
 
 
 def has_sticky(profiles: Profiles) -> bool:
     """Return whether a profile enables the sticky plugin."""
-    return any(isinstance(one, Sticky) for one in profiles.plugins)
+    return any(isinstance(plugin, Sticky) for plugin in profiles.plugins)
 
 
 def count_paces(profiles: Profiles) -> dict[str, tuple[int, int]]:
     """Return the numbers of starting and waiting pods, by the name of the pace."""
-    slots = {one.slots for one in profiles.plugins if isinstance(one, Pace)}
+    slots = {plugin.slots for plugin in profiles.plugins if isinstance(plugin, Pace)}
     return slots.pop().counts() if slots else {}
 
 
 def window_states(profiles: Profiles, now_ms: int) -> dict[str, str]:
     """Return the state of each configured window as text, by its name."""
-    plugins = (one for one in profiles.plugins if isinstance(one, Window))
-    return {name: text for one in plugins for name, text in one.states(now_ms).items()}
+    windows = (plugin for plugin in profiles.plugins if isinstance(plugin, Window))
+    return {name: state for window in windows for name, state in window.states(now_ms).items()}
 
 
 def build_profiles(
     configuration: config.Configuration,
-    known: Mapping[str, type[Plugin]],
+    registry: Mapping[str, type[Plugin]],
     *,
     source: str,
     handle: Handle | None = None,
@@ -141,17 +145,17 @@ def build_profiles(
                 f"{where}.schedulerName: must not be empty: use a scheduler or '{REST_OF_PODS}'"
             )
         name = profile.name or profile.scheduler_name
-        for other in profiles:
-            _check_distinct(profile, name, other, where)
-        made = Profile(
+        for previous in profiles:
+            _check_distinct(profile, name, previous, where)
+        new_profile = Profile(
             name,
-            _plugins(profile, known, where, handle),
+            _plugins(profile, registry, where, handle),
             profile.run_all_filters,
             scheduler_name=profile.scheduler_name,
             namespaces=profile.namespaces,
             permit_timeout_ms=_permit_timeout_ms(profile, where),
         )
-        profiles.append(made)
+        profiles.append(new_profile)
     built = Profiles(profiles, _selectors(configuration.admission, f"{source}: admission"))
     _check_lengths(built, source)
     return built
@@ -163,47 +167,51 @@ def _permit_timeout_ms(profile: config.ProfileConfig, where: str) -> int | None:
     return None if text is None else arg_types.parsed(durations.parse_delay, text, where)
 
 
-def _check_distinct(profile: config.ProfileConfig, name: str, other: Profile, where: str) -> None:
-    if profile.scheduler_name == other.scheduler_name:
-        shared = set(profile.namespaces) & set(other.namespaces)
-        if shared or not (profile.namespaces or other.namespaces):
+def _check_distinct(
+    profile: config.ProfileConfig, name: str, previous: Profile, where: str
+) -> None:
+    if profile.scheduler_name == previous.scheduler_name:
+        shared = set(profile.namespaces) & set(previous.namespaces)
+        if shared or not (profile.namespaces or previous.namespaces):
             place = f" in namespace {min(shared)}" if shared else ""
             raise ConfigurationError(
                 f"{where}.schedulerName: {profile.scheduler_name!r:.60} has two profiles{place}: "
                 "merge them"
             )
-    if name == other.name:
+    if name == previous.name:
         raise ConfigurationError(
             f"{where}.name: {name!r:.60} names two profiles: give each its own name"
         )
 
 
 def _selectors(admission: config.Admission, where: str) -> Selectors:
-    named = {
+    selectors = {
         "namespaceSelector": admission.namespace_selector,
         "objectSelector": admission.object_selector,
     }
-    for name, selector in named.items():
-        for index, one in enumerate(selector.match_expressions):
-            if bool(one.values) != (one.operator in {"In", "NotIn"}):
-                needs = "needs" if not one.values else "has no"
+    for name, selector in selectors.items():
+        for index, term in enumerate(selector.match_expressions):
+            if bool(term.values) != (term.operator in {"In", "NotIn"}):
+                verb = "needs" if not term.values else "has no"
                 raise ConfigurationError(
-                    f"{where}.{name}.matchExpressions[{index}].values: operator {one.operator} "
-                    f"{needs} values: {'add some' if not one.values else 'remove them'}"
+                    f"{where}.{name}.matchExpressions[{index}].values: operator {term.operator} "
+                    f"{verb} values: {'add some' if not term.values else 'remove them'}"
                 )
     # JSON turns tuples into lists
-    written = (msgspec.json.encode(selector) for selector in named.values())
-    return Selectors(*map(msgspec.json.decode, written))
+    encoded = (msgspec.json.encode(selector) for selector in selectors.values())
+    return Selectors(*map(msgspec.json.decode, encoded))
 
 
 def _check_lengths(profiles: Profiles, source: str) -> None:
     """Check that match conditions are short enough for API servers. Raises ConfigurationError."""
     expressions = configurations.expressions(profiles)
-    name = max(expressions, key=lambda each: len(expressions[each]))
+    name = max(expressions, key=lambda webhook: len(expressions[webhook]))
     length, limit = len(expressions[name]), configurations.MAX_EXPRESSION_CHARACTERS
     if length > limit:
         rules = sum(
-            len(one.args.rules) for one in profiles.plugins if isinstance(one.args, PlacementArgs)
+            len(plugin.args.rules)
+            for plugin in profiles.plugins
+            if isinstance(plugin.args, PlacementArgs)
         )
         raise ConfigurationError(
             f"{source}: profiles: {rules:,} placement rules make the match condition of webhook "
@@ -213,27 +221,31 @@ def _check_lengths(profiles: Profiles, source: str) -> None:
 
 
 def _plugins(
-    profile: config.ProfileConfig, known: Mapping[str, type[Plugin]], where: str, handle: Handle
+    profile: config.ProfileConfig, registry: Mapping[str, type[Plugin]], where: str, handle: Handle
 ) -> tuple[Plugin, ...]:
-    enabled = _enabled(profile.plugins, known, f"{where}.plugins")
-    configured = [one.name for one in profile.plugin_config]
-    config.check_names(configured, known, f"{where}.pluginConfig")
-    made: dict[str, Plugin] = {}
-    for index, one in enumerate(profile.plugin_config):
+    enabled = _enabled(profile.plugins, registry, f"{where}.plugins")
+    configured = [entry.name for entry in profile.plugin_config]
+    config.check_names(configured, registry, f"{where}.pluginConfig")
+    by_name: dict[str, Plugin] = {}
+    for index, plugin_config in enumerate(profile.plugin_config):
         path = f"{where}.pluginConfig[{index}].args"
-        made[one.name] = _plugin(known[one.name], one.args, path, handle)
+        by_name[plugin_config.name] = _plugin(
+            registry[plugin_config.name], plugin_config.args, path, handle
+        )
     for name in enabled:
-        if name not in made:
-            made[name] = _plugin(known[name], {}, f"{where}.pluginConfig[{name}].args", handle)
-    found = tuple(made[name] for name in enabled)
-    _check_order(found, f"{where}.plugins")
-    return found
+        if name not in by_name:
+            by_name[name] = _plugin(
+                registry[name], {}, f"{where}.pluginConfig[{name}].args", handle
+            )
+    ordered = tuple(by_name[name] for name in enabled)
+    _check_order(ordered, f"{where}.plugins")
+    return ordered
 
 
-def _check_order(found: Sequence[Plugin], where: str) -> None:
+def _check_order(ordered: Sequence[Plugin], where: str) -> None:
     """Check that plugins that defer to the release run after all plugins that hold pods."""
     deferring = ""
-    for plugin in found:
+    for plugin in ordered:
         if deferring and plugin.gate:
             raise ConfigurationError(
                 f"{where}: {plugin.name} holds pods, so it has to run before {deferring}, which "
@@ -244,17 +256,19 @@ def _check_order(found: Sequence[Plugin], where: str) -> None:
             deferring = plugin.name
 
 
-def _enabled(listed: config.PluginSet, known: Mapping[str, type[Plugin]], where: str) -> list[str]:
-    enabled = [plugin.name for plugin in listed.enabled]
-    disabled = [plugin.name for plugin in listed.disabled]
-    config.check_names(enabled, known, f"{where}.enabled")
-    config.check_names(disabled, [*known, config.ALL_PLUGINS], f"{where}.disabled")
-    kept = [
+def _enabled(
+    plugin_set: config.PluginSet, registry: Mapping[str, type[Plugin]], where: str
+) -> list[str]:
+    enabled = [plugin.name for plugin in plugin_set.enabled]
+    disabled = [plugin.name for plugin in plugin_set.disabled]
+    config.check_names(enabled, registry, f"{where}.enabled")
+    config.check_names(disabled, [*registry, config.ALL_PLUGINS], f"{where}.disabled")
+    defaults = [
         name
         for name in config.DEFAULT_PLUGINS
-        if name in known and name not in disabled and config.ALL_PLUGINS not in disabled
+        if name in registry and name not in disabled and config.ALL_PLUGINS not in disabled
     ]
-    return [*kept, *(name for name in enabled if name not in kept)]
+    return [*defaults, *(name for name in enabled if name not in defaults)]
 
 
 def _plugin(plugin: type[Plugin], args: Mapping[str, Any], where: str, handle: Handle) -> Plugin:
@@ -273,7 +287,7 @@ def start_plugins(profiles: Profiles, lookup: ClusterLookup) -> None:
     The admission server's worker calls this before its first review. Raises StartError without
     credentials, but not if the API server does not respond.
     """
-    blocking = list(dict.fromkeys(one.name for one in profiles.plugins if one.may_block))
+    blocking = list(dict.fromkeys(plugin.name for plugin in profiles.plugins if plugin.may_block))
     if not blocking:
         return
     try:
@@ -283,7 +297,7 @@ def start_plugins(profiles: Profiles, lookup: ClusterLookup) -> None:
             f"{exc}; or disable the plugins that look objects up: "
             f"--disable-plugin {' '.join(blocking)}"
         ) from None
-    starting = {one.name: one for one in profiles.plugins if overrides(one, "start")}
+    starting = {plugin.name: plugin for plugin in profiles.plugins if overrides(plugin, "start")}
     threading.Thread(target=_start, args=(starting,), name="start-plugins", daemon=True).start()
 
 

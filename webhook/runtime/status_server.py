@@ -48,44 +48,46 @@ def server(port: int, mgr: Manager) -> PageServer:
     """Return the server of the status page. Raises StartError if the port cannot be bound."""
 
     def page() -> tuple[bytes, int, Mapping[str, str]]:
-        wanted = query()
-        shown = Selection(
-            wanted.get("namespace", ""), wanted.get("owner", ""), bool(wanted.get("paused"))
+        parameters = query()
+        selection = Selection(
+            parameters.get("namespace", ""),
+            parameters.get("owner", ""),
+            bool(parameters.get("paused")),
         )
-        return status_page.page(status(mgr, shown)), 200, _HEADERS
+        return status_page.page(status(mgr, selection)), 200, _HEADERS
 
     app = create_app({"/": page}, local=True)
-    served = PageServer(LOOPBACK, port, app, option="--status-port")
-    _log.info("status page: http://localhost:%d/", served.port)
-    return served
+    page_server = PageServer(LOOPBACK, port, app, option="--status-port")
+    _log.info("status page: http://localhost:%d/", page_server.port)
+    return page_server
 
 
 def status(mgr: Manager, selection: Selection) -> Status:
     """Return the content of the page, for the selected namespace or for all."""
     now_ms = int((mgr.server_time() or time.time()) * _SECOND_MS)
-    found = [*facts(mgr.metrics.registry.get_sample_value, now_ms, synced=mgr.synced)]
+    page_facts = [*facts(mgr.metrics.registry.get_sample_value, now_ms, synced=mgr.synced)]
     watch = mgr.releases.freeze_watch
-    found.append(frozen(watch.freezes.active(now_ms), watch.unreadable))
+    page_facts.append(frozen(watch.freezes.active(now_ms), watch.unreadable))
     held = [*_held(mgr, selection.namespace)]
     if selection.namespace:
         try:
             owners = owners_of(mgr.cluster, selection.namespace)
-            held = [replace(one, owner=owners.get(one.pod, "")) for one in held]
+            held = [replace(row, owner=owners.get(row.pod, "")) for row in held]
         except ClusterError as exc:
-            found.append(Fact("Owners", f"cannot be listed: {exc}", Level.WARNING))
-    seen = None
+            page_facts.append(Fact("Owners", f"cannot be listed: {exc}", Level.WARNING))
+    vms = None
     if pipelines.has_sticky(mgr.profiles):
         try:
-            seen = machines(mgr.cluster, partial(pipelines.sticky_args, mgr.profiles))
+            vms = machines(mgr.cluster, partial(pipelines.sticky_args, mgr.profiles))
         except ClusterError as exc:
-            found.append(Fact("VMs", f"cannot be listed: {exc}", Level.WARNING))
+            page_facts.append(Fact("VMs", f"cannot be listed: {exc}", Level.WARNING))
     return Status(
         mgr.cluster.server,
         now_ms,
-        found,
+        page_facts,
         held,
         mgr.recorder.released(),
-        seen,
+        vms,
         paces=pipelines.count_paces(mgr.profiles),
         windows=pipelines.window_states(mgr.profiles, now_ms),
         selection=selection,
@@ -103,24 +105,24 @@ def _held(mgr: Manager, namespace: str) -> Iterator[HeldPodRow]:
 
 def owners_of(api: Api, namespace: str) -> Mapping[ObjectKey, str]:
     """Return the owners of the first MOST_PODS held pods of a namespace. Raises ClusterError."""
-    query = {"fieldSelector": listing.PENDING, "labelSelector": HELD_LABEL}
-    pods = listing.objects(api, listing.pods_path(namespace), Pod, query)
+    selectors = {"fieldSelector": listing.PENDING, "labelSelector": HELD_LABEL}
+    pods = listing.objects(api, listing.pods_path(namespace), Pod, selectors)
     return {pod.key: held_pods.owner(pod) for pod in islice(pods, MOST_PODS)}
 
 
 def machines(api: Api, settings: ArgsForPod) -> Sequence[StickyVm] | None:
     """Return the first VMs, one more than is shown; None without KubeVirt. Raises ClusterError."""
-    most = MOST_ROWS + 1
+    limit = MOST_ROWS + 1
     try:
-        machines = listing.objects(api, kubevirt.vm_path("", ""), TemplatedMachine)
-        known = [*islice(machines, most)]
-        runs = listing.objects(api, kubevirt.vmi_path("", ""), Instance)
-        instances = {one.key: one for one in islice(runs, most)}
+        all_vms = listing.objects(api, kubevirt.vm_path("", ""), TemplatedMachine)
+        vms = [*islice(all_vms, limit)]
+        vmis = listing.objects(api, kubevirt.vmi_path("", ""), Instance)
+        instances = {vmi.key: vmi for vmi in islice(vmis, limit)}
     except ApiStatusError as exc:
         if exc.status == 404:
             return None
         raise
-    pairs = [(vm, instances.get(vm.key)) for vm in known]
+    pairs = [(vm, instances.get(vm.key)) for vm in vms]
     return [
         sticky_vms.described(vm, vmi, settings(sticky_vms.next_pod(vm, vmi))) for vm, vmi in pairs
     ]
@@ -135,13 +137,17 @@ def facts(sample: Sample, now_ms: int, *, synced: bool) -> Iterator[Fact]:
     yield Fact("Overdue pods", str(overdue), Level.PROBLEM if leads and overdue else Level.OK)
     released = sample("holdfast_release_lateness_seconds_count") or 0
     if released:
-        late = (sample("holdfast_release_lateness_seconds_sum") or 0) / released
-        yield Fact("Releases", f"{released:.0f}, {late:.3f} s late on average")
+        lateness = (sample("holdfast_release_lateness_seconds_sum") or 0) / released
+        yield Fact("Releases", f"{released:.0f}, {lateness:.3f} s late on average")
     uncertainty = sample("holdfast_clock_uncertainty_seconds") or 0
     yield Fact("Clock uncertainty", f"{uncertainty:.3f} s")
-    kept, back = (int(sample(f"holdfast_vm_pods_{name}") or 0) for name in ("kept", "kept_back"))
+    kept, kept_back = (
+        int(sample(f"holdfast_vm_pods_{name}") or 0) for name in ("kept", "kept_back")
+    )
     yield Fact("Sticky VM pods kept by the finalizer", str(kept))
-    yield Fact("VMs waiting for their record", str(back), Level.WARNING if back else Level.OK)
+    yield Fact(
+        "VMs waiting for their record", str(kept_back), Level.WARNING if kept_back else Level.OK
+    )
     yield from _certificates(sample, now_ms, leads=leads)
 
 
@@ -149,10 +155,10 @@ def frozen(freezes: Sequence[Freeze], unreadable: str) -> Fact:
     """Return the fact about freezes."""
     if unreadable:
         return Fact("Freezes", f"ignored: {unreadable}", Level.PROBLEM)
-    shown = [str(one) for one in freezes[:MOST_FREEZES]]
+    lines = [str(freeze) for freeze in freezes[:MOST_FREEZES]]
     if len(freezes) > MOST_FREEZES:
-        shown.append(f"and {len(freezes) - MOST_FREEZES} more")
-    return Fact("Freezes", *_judged("none", "; ".join(shown), Level.WARNING, ok=not freezes))
+        lines.append(f"and {len(freezes) - MOST_FREEZES} more")
+    return Fact("Freezes", *_judged("none", "; ".join(lines), Level.WARNING, ok=not freezes))
 
 
 def _certificates(sample: Sample, now_ms: int, *, leads: bool) -> Iterator[Fact]:
@@ -161,8 +167,8 @@ def _certificates(sample: Sample, now_ms: int, *, leads: bool) -> Iterator[Fact]
         return  # this controller does not manage a CA
     at_ms = int(expiry * _SECOND_MS)
     text = f"valid until {durations.canonical_instant(at_ms)}"
-    left = f"{text} ({table.duration(at_ms - now_ms)} left)"
-    yield Fact("CA", *_judged(left, f"{text}, expired", Level.PROBLEM, ok=at_ms > now_ms))
+    validity = f"{text} ({table.duration(at_ms - now_ms)} left)"
+    yield Fact("CA", *_judged(validity, f"{text}, expired", Level.PROBLEM, ok=at_ms > now_ms))
     if leads:
         registered = sample("holdfast_webhooks_registered") == 1
         missing = "not registered as configured"

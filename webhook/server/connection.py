@@ -278,15 +278,15 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Reject a request whose body must not be read, based on its header."""
         self._in_body = True
-        version, known = self._parser.get_http_version(), self._known
+        version, headers = self._parser.get_http_version(), self._known
         # HTTP/1.0 has no chunked bodies: two parsers could disagree on where the body ends.
-        if version != "1.1" and (version != "1.0" or b"transfer-encoding" in known):
+        if version != "1.1" and (version != "1.0" or b"transfer-encoding" in headers):
             self._abort_parsing(400, "invalid request: use HTTP/1.1")
         # llhttp skips the body of an upgrade, so the next request would begin at the wrong byte.
         if self._parser.should_upgrade():
             is_connect = self._parser.get_method() == b"CONNECT"
             self._abort_parsing(405 if is_connect else 403, "no other protocol is served here")
-        length = known.get(b"content-length", b"0")
+        length = headers.get(b"content-length", b"0")
         if len(length) > LENGTH_DIGITS:
             self._abort_parsing(400, "invalid request: Content-Length is too long")
         if self._parser.get_method() != b"POST":
@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol):
             self._abort_parsing(413, f"the body is larger than {self.worker.body_limit} bytes")
         # While another request is answered, 100 Continue would come ahead of its response.
         idle = not self._requests and self.phase is Phase.READING
-        if idle and known.get(b"expect", b"").lower() == b"100-continue":
+        if idle and headers.get(b"expect", b"").lower() == b"100-continue":
             self._transport.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
@@ -320,12 +320,12 @@ class Connection(asyncio.Protocol):
         self._start_message()
 
     def _request(self, *, close: bool) -> HttpRequest:
-        known = self._known
+        headers = self._known
         return HttpRequest(
             self._parser.get_method().decode("latin-1"),
             self._url.partition(b"?")[0].decode("latin-1"),
-            known.get(b"content-type", b"").decode("latin-1"),
-            known.get(b"content-encoding", b"identity").decode("latin-1"),
+            headers.get(b"content-type", b"").decode("latin-1"),
+            headers.get(b"content-encoding", b"identity").decode("latin-1"),
             bytes(self._body),
             close,
         )
@@ -348,8 +348,10 @@ class Connection(asyncio.Protocol):
                 self._send_later(response, close=request.close)
             )
 
-    async def _send_later(self, coming: Coroutine[Any, Any, HttpResponse], *, close: bool) -> None:
-        response = await coming
+    async def _send_later(
+        self, coroutine: Coroutine[Any, Any, HttpResponse], *, close: bool
+    ) -> None:
+        response = await coroutine
         self._task = None
         if self._transport is not None and self.phase is Phase.ANSWERING:
             self._send(response, close=close)
@@ -357,16 +359,16 @@ class Connection(asyncio.Protocol):
     def _send(self, response: HttpResponse, *, close: bool, is_head: bool = False) -> None:
         self._closes = close or self.worker.draining
         status, body, content_type, allow = response
-        more = b"\r\nConnection: close" if self._closes else b""
+        headers = b"\r\nConnection: close" if self._closes else b""
         if allow:
-            more += b"\r\nAllow: " + allow.encode()
+            headers += b"\r\nAllow: " + allow.encode()
         if status == 429:
-            more += b"\r\nRetry-After: %d" % RETRY_AFTER
+            headers += b"\r\nRetry-After: %d" % RETRY_AFTER
         head = b"%b%b\r\nContent-Length: %d%b\r\n\r\n" % (
             _START[status],
             content_type.encode(),
             len(body),
-            more,
+            headers,
         )
         data = head if is_head else head + body
         if len(data) <= PIECE:

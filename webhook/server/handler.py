@@ -82,7 +82,7 @@ class AdmissionHandler:
 
     def __post_init__(self) -> None:
         # like the other counters: 0 before the first event, for PromQL's increase()
-        blocking = (one.name for one in self.pipeline.profiles.plugins if one.may_block)
+        blocking = (plugin.name for plugin in self.pipeline.profiles.plugins if plugin.may_block)
         for name in ("unknown", *blocking):
             self.metrics.deadlines.labels(name)
 
@@ -198,12 +198,12 @@ class AdmissionHandler:
         self._report(logging.INFO, prepared, "refused", message)
         return reviews.rejected(prepared.review.request, message, verdict.warnings)
 
-    def _undecided(self, prepared: PreparedReview, why: str) -> HttpResponse:
+    def _undecided(self, prepared: PreparedReview, reason: str) -> HttpResponse:
         """Reject a pod for which a lookup failed, instead of admitting it on a guess."""
-        self._report(logging.ERROR, prepared, "failed", why)
+        self._report(logging.ERROR, prepared, "failed", reason)
         if prepared.review.workload:
             return text(_FAILED, 500)
-        return _too_many(prepared.review, f"{why}; try again")
+        return _too_many(prepared.review, f"{reason}; try again")
 
     def _report(
         self,
@@ -230,19 +230,19 @@ class AdmissionHandler:
             peer=peer,
             reason=reason,
         )
-        because = "" if reason is None else f": {reason}"
+        suffix = "" if reason is None else f": {reason}"
         extra = {**fields, "peer": peer}
         _log.log(
             level,
             "%s %s: %s%s",
-            *(path, outcome, prepared.shown, because),
+            *(path, outcome, prepared.shown, suffix),
             exc_info=exc_info,
             extra=extra,
         )
 
 
-def _too_many(review: PodReview, why: str) -> HttpResponse:
+def _too_many(review: PodReview, reason: str) -> HttpResponse:
     """Reject a pod for now. A workload's review fails instead, and failurePolicy admits it."""
     if review.workload:
-        return text(why, 429)
-    return HttpResponse(200, reviews.retry_later(review.request, why), JSON)
+        return text(reason, 429)
+    return HttpResponse(200, reviews.retry_later(review.request, reason), JSON)

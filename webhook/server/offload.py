@@ -78,13 +78,13 @@ class AsyncHandler:
         if not self._calls_left or size > self._bytes_left:
             return self.handler.reject_full(prepared)
         loop = asyncio.get_running_loop()
-        answer: asyncio.Future[HttpResponse] = loop.create_future()
+        future: asyncio.Future[HttpResponse] = loop.create_future()
 
         def run() -> None:
-            # No request waits for a cancelled answer.
-            response = None if answer.cancelled() else self._decide(path, prepared)
+            # No request waits for a cancelled future.
+            response = None if future.cancelled() else self._decide(path, prepared)
             with suppress(RuntimeError):  # the loop has ended
-                loop.call_soon_threadsafe(self._end, answer, response, size)
+                loop.call_soon_threadsafe(self._end, future, response, size)
 
         try:
             self._pool.submit(run)
@@ -96,17 +96,17 @@ class AsyncHandler:
         self._bytes_left -= size
         try:
             async with asyncio.timeout(self.deadline):
-                return await answer
+                return await future
         except TimeoutError:
             return self.handler.reject_late(prepared, self.deadline)
 
     def _end(
-        self, answer: asyncio.Future[HttpResponse], response: HttpResponse | None, size: int
+        self, future: asyncio.Future[HttpResponse], response: HttpResponse | None, size: int
     ) -> None:
         self._calls_left += 1
         self._bytes_left += size
-        if response is not None and not answer.done():
-            answer.set_result(response)
+        if response is not None and not future.done():
+            future.set_result(response)
 
     def _decide(self, path: str, prepared: PreparedReview) -> HttpResponse:
         try:

@@ -38,12 +38,12 @@ class PeerLogLimit(logging.Filter):
         if not peer or record.levelno < logging.INFO:
             return True
         with self._lock:
-            ended = self._end_period()
+            counts = self._end_period()
             if peer not in self._lines and len(self._lines) >= ADDRESSES:
                 peer = "others"
             self._lines[peer] += 1
             written = self._lines[peer] <= LINES
-        for address, lines in ended.items():
+        for address, lines in counts.items():
             if lines > LINES:
                 _log.warning("dropped %d log lines about reviews from %s", lines - LINES, address)
         return written
@@ -52,5 +52,5 @@ class PeerLogLimit(logging.Filter):
         now = self._now()
         if now - self._since < PERIOD:
             return Counter()
-        ended, self._since, self._lines = self._lines, now, Counter()
-        return ended
+        counts, self._since, self._lines = self._lines, now, Counter()
+        return counts

@@ -151,10 +151,10 @@ def find_name_problem(certificate: Mapping[str, Any] | None, allowed: Collection
     `certificate` is the result of `SSLSocket.getpeercert()`. If `allowed` is empty, all clients may
     connect.
     """
-    found = certificate or {}
-    attributes = [pair for group in found.get("subject", ()) for pair in group]
+    fields = certificate or {}
+    attributes = [pair for group in fields.get("subject", ()) for pair in group]
     names = {value for kind, value in attributes if kind == "commonName"}
-    names |= {value for _, value in found.get("subjectAltName", ())}
+    names |= {value for _, value in fields.get("subjectAltName", ())}
     if not allowed or names.intersection(allowed):
         return ""
     shown = ", ".join(messages.quote(str(name)) for name in sorted(names, key=str)[:_MAX_NAMED])

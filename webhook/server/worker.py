@@ -82,7 +82,7 @@ class FairSelector(selectors.DefaultSelector):
         ready = super().select(timeout)
         if len(ready) > 1:
             served = self._served
-            ready.sort(key=lambda one: served.get(one[0].fd, 0))
+            ready.sort(key=lambda event: served.get(event[0].fd, 0))
         for key, _ in ready:
             self._turn += 1
             self._served[key.fd] = self._turn

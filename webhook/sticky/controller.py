@@ -106,8 +106,8 @@ class StickyController:
     def enqueue(self, key: ObjectKey, seconds: float = 0.0) -> None:
         """Enqueue a VMI to reconcile in `seconds`, or earlier if that was already requested."""
         with self._changed:
-            at, known = self._now() + seconds, self._queue.get(key)
-            if known is None or at < known or not self._queue.waits(key):
+            at, scheduled_at = self._now() + seconds, self._queue.get(key)
+            if scheduled_at is None or at < scheduled_at or not self._queue.waits(key):
                 self._queue.put(key, at)
                 self._queue.schedule(key)
                 self._changed.notify_all()
@@ -142,9 +142,9 @@ class StickyController:
 
     def _report_retry(self, key: ObjectKey, result: TaskResult, wait: float) -> None:
         self._metrics.vm_records.labels("retried").inc()
-        about = logs.fields(namespace=key[0], name=key[1], reason=result.error)
+        fields = logs.fields(namespace=key[0], name=key[1], reason=result.error)
         text = "VMI %s/%s cannot be reconciled: %s; next try in %.1f s"
-        _log.warning(text, *key, result.error, wait, extra=about)
+        _log.warning(text, *key, result.error, wait, extra=fields)
 
     def _report(self, key: ObjectKey, result: ReconcileResult) -> None:
         vm = result.vm
@@ -176,8 +176,8 @@ class StickyController:
         elif result.change is RecordChange.FOLLOWED:
             note = f"recorded node {result.node} after a migration: the VM starts there again"
         namespace, name = vm.key
-        about = logs.fields(namespace=namespace, name=name, uid=vm.metadata.uid, node=result.node)
-        _log.info("VM %s/%s: %s", namespace, name, note, extra=about)
+        fields = logs.fields(namespace=namespace, name=name, uid=vm.metadata.uid, node=result.node)
+        _log.info("VM %s/%s: %s", namespace, name, note, extra=fields)
         self._record_events(vm, result.freed, events.NODE_RECORDED, note, warning=False)
 
     def _report_difference(

@@ -133,8 +133,8 @@ def _record(run: _Run, vm: VirtualMachine, args: StickyArgs) -> tuple[RecordChan
         return RecordChange.FOLLOWED, run.node
     runs = bool(run.node or run.first_node)
     # A person need not write the UID, but without it a later removal would go unnoticed.
-    marked = vm.annotations.get(kubevirt.STICKY_NODE_UID)
-    return (RecordChange.MARKED if runs and not marked else RecordChange.NONE), recorded
+    uid = vm.annotations.get(kubevirt.STICKY_NODE_UID)
+    return (RecordChange.MARKED if runs and not uid else RecordChange.NONE), recorded
 
 
 def _differs(run: _Run, vm: VirtualMachine, args: StickyArgs, node: str) -> bool:
@@ -174,8 +174,8 @@ class _Run:
         self._targets = [pod for pod in self.pods if self._is_target(pod)]
         starts = [pod for pod in self.pods if pod not in self._targets]
         self._settled = all(self._is_settled(pod) for pod in self._targets if pod.spec.node_name)
-        bound = [pod.spec.node_name for pod in starts if pod.spec.node_name]
-        self.first_node = bound[0] if bound else ""
+        nodes = [pod.spec.node_name for pod in starts if pod.spec.node_name]
+        self.first_node = nodes[0] if nodes else ""
         """The node of the first pod; empty if that pod is not bound, or no longer held."""
         self.has_run = instance.has_run
 

@@ -105,7 +105,7 @@ class LauncherIndex:
 
 def _is_same(before: LauncherPod, after: LauncherPod) -> bool:
     """Return whether a pod is unchanged, except for its progress, which its VMI reports."""
-    one, other = (
+    old, new = (
         (
             pod.metadata.uid,
             pod.metadata.owner_references,
@@ -116,4 +116,4 @@ def _is_same(before: LauncherPod, after: LauncherPod) -> bool:
         )
         for pod in (before, after)
     )
-    return one == other
+    return old == new

@@ -102,9 +102,9 @@ class VmReconciler:
             decision = decide(state)
             result.vm, result.args = state.vm, state.args
             result.waiting, result.remark = decision.waiting, decision.remark
-            one = state.instance
-            is_starting = one is not None and not (one.has_run or one.is_over)
-            result.starting = one.metadata.uid if one is not None and is_starting else ""
+            instance = state.instance
+            is_starting = instance is not None and not (instance.has_run or instance.is_over)
+            result.starting = instance.metadata.uid if instance is not None and is_starting else ""
             if state.vm is not None and decision.annotations:
                 path, operations = kubevirt.vm_path(*state.vm.key), _annotate(state.vm, decision)
                 if not self._patch(path, state.vm.metadata, operations, timeout):
@@ -159,10 +159,10 @@ class VmReconciler:
             namespace = pod.metadata.namespace
             path = kubevirt.migration_path(namespace, name)
             # an invalid name gets a 400, which proves nothing
-            found = self._read(Migration, path) if syntax.is_object_name(name) else None
-            found = found or self._find_migration(namespace, uid)
-            if found is not None and found.metadata.uid == uid:
-                migrations[uid] = found
+            migration = self._read(Migration, path) if syntax.is_object_name(name) else None
+            migration = migration or self._find_migration(namespace, uid)
+            if migration is not None and migration.metadata.uid == uid:
+                migrations[uid] = migration
         return migrations
 
     def _find_migration(self, namespace: str, uid: str) -> Migration | None:
@@ -171,8 +171,10 @@ class VmReconciler:
 
         def find() -> Migration | None:
             with self._listing:
-                listed = listing.objects(self._api, path, Migration, timeout=TIMEOUT)
-                return next((one for one in listed if one.metadata.uid == uid), None)
+                migrations = listing.objects(self._api, path, Migration, timeout=TIMEOUT)
+                return next(
+                    (migration for migration in migrations if migration.metadata.uid == uid), None
+                )
 
         return self._unless_gone(path, find)
 
@@ -218,7 +220,7 @@ class VmReconciler:
         return done
 
     def _patch(
-        self, path: str, known: Metadata, operations: Sequence[Operation], timeout: float
+        self, path: str, metadata: Metadata, operations: Sequence[Operation], timeout: float
     ) -> bool:
         """Patch an object. Return False if it has changed since it was read, or is gone.
 
@@ -227,13 +229,16 @@ class VmReconciler:
         # Checked before each write: the lead may be lost while a request is in flight.
         if not self._may_write():
             raise UnreachableError("this controller no longer leads")
-        patch = patching.guarded(known.uid, known.resource_version, operations)
+        patch = patching.guarded(metadata.uid, metadata.resource_version, operations)
         refusal = patching.write(self._api, path, patch, timeout=timeout, manager=FIELD_MANAGER)
         if refusal is None:
             return True
         if not refusal.is_not_found:
-            now = self._read(VirtualMachine, path)  # also for a pod: only its metadata is read
-            if now is not None and now.metadata.resource_version == known.resource_version:
+            current = self._read(VirtualMachine, path)  # also for a pod: only its metadata is read
+            if (
+                current is not None
+                and current.metadata.resource_version == metadata.resource_version
+            ):
                 raise refusal
         return False
 

@@ -137,8 +137,8 @@ class VmWatch:
         """Return the unschedulable pods that provision volumes of the VMI with this UID."""
         with self._lock:
             pods = self._provisioners.of(instance)
-        owned = ((pod, kubevirt.vmi_of(pod)) for pod in pods)
-        return [pod for pod, owner in owned if owner is not None and owner.uid == uid]
+        pairs = ((pod, kubevirt.vmi_of(pod)) for pod in pods)
+        return [pod for pod, owner in pairs if owner is not None and owner.uid == uid]
 
     def orphans_of(self, instance: ObjectKey) -> list[ObjectKey]:
         """Return the keys of a VMI's orphans, which must be read by name."""
@@ -188,8 +188,8 @@ class VmWatch:
                 self._launchers.keep(pod)
             instances = [*self._launchers.instances(), *provisioners.instances()]
         if not self.synced:
-            what = "VMs" if self._enabled else "pods of VMs, to remove finalizers"
-            _log.info("watching %s: %d pods wait for a record", what, len(held))
+            subject = "VMs" if self._enabled else "pods of VMs, to remove finalizers"
+            _log.info("watching %s: %d pods wait for a record", subject, len(held))
             self._pods_known.set()
         self._enqueue_all(instances)
         self._enqueue_or_drop(gone)
@@ -215,37 +215,37 @@ class VmWatch:
 
     def _add_orphan(self, pod: LauncherPod) -> None:
         with self._lock:
-            known = pod.key in self._launchers
-            instance = None if known else self._launchers.keep(pod, orphan=True)
+            is_known = pod.key in self._launchers
+            instance = None if is_known else self._launchers.keep(pod, orphan=True)
         self._enqueue_all([instance])
 
     # --- VMIs ----------------------------------------------------------------------------------
 
     def _sync_instances(self, instances: Iterable[Instance]) -> None:
-        found = {one.key: kept.instance(one) for one in instances}
+        vmis = {vmi.key: kept.instance(vmi) for vmi in instances}
         with self._lock:
-            before, self._instances = self._instances, found
+            before, self._instances = self._instances, vmis
             # at startup, the list of VMs that follows shows which have no record
-            known = self._instances_known.is_set()
-            changed = [key for key, one in found.items() if known and before.get(key) != one]
-            gone = [key for key in before if key not in found]
+            are_known = self._instances_known.is_set()
+            changed = [key for key, vmi in vmis.items() if are_known and before.get(key) != vmi]
+            gone = [key for key in before if key not in vmis]
         self._instances_known.set()
         self._enqueue_all(changed)
         self._enqueue_or_drop(gone)
 
-    def _update_instance(self, one: Instance) -> None:
+    def _update_instance(self, instance: Instance) -> None:
         with self._lock:
-            before, after = self._instances.get(one.key), kept.instance(one)
-            self._instances[one.key] = after
-            waits = bool(self._launchers.of(one.key))
+            before, after = self._instances.get(instance.key), kept.instance(instance)
+            self._instances[instance.key] = after
+            waits = bool(self._launchers.of(instance.key))
         moved = before is None or _place(before) != _place(after)
         if (moved and after.has_run) or (waits and before != after):
-            self._enqueue_all([one.key])
+            self._enqueue_all([instance.key])
 
-    def _delete_instance(self, one: Instance) -> None:
+    def _delete_instance(self, instance: Instance) -> None:
         with self._lock:
-            self._instances.pop(one.key, None)
-        self._enqueue_or_drop([one.key])
+            self._instances.pop(instance.key, None)
+        self._enqueue_or_drop([instance.key])
 
     # --- VMs and migrations --------------------------------------------------------------------
 
@@ -306,7 +306,7 @@ class VmWatch:
                 self._enqueue(key)
 
 
-def _place(one: Instance) -> tuple[str, bool, bool]:
+def _place(instance: Instance) -> tuple[str, bool, bool]:
     """Return the node of a VMI, whether it has run, and whether it has migrated to that node."""
-    status, state = one.status, one.status.migration_state or MigrationState()
-    return status.node_name, one.has_run, state.has_reached(status.node_name)
+    status, state = instance.status, instance.status.migration_state or MigrationState()
+    return status.node_name, instance.has_run, state.has_reached(status.node_name)

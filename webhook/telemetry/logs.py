@@ -45,8 +45,8 @@ class Json(logging.Formatter):
             "logger": record.name,
             "message": record.getMessage(),
         }
-        carried = getattr(record, _FIELDS, {})
-        line |= {key: value for key, value in carried.items() if key not in line}
+        extra_fields = getattr(record, _FIELDS, {})
+        line |= {key: value for key, value in extra_fields.items() if key not in line}
         if record.exc_info:
             line["traceback"] = self.formatException(record.exc_info)
         return json.dumps(line)

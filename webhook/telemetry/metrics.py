@@ -61,11 +61,11 @@ class _Metrics:
         self._series = cache(self._labelled)
 
     def _counter(
-        self, name: str, text: str, labels: Sequence[str] = (), known: Iterable[Sequence[str]] = ()
+        self, name: str, text: str, labels: Sequence[str] = (), series: Iterable[Sequence[str]] = ()
     ) -> Counter:
         counter = Counter(f"holdfast_{name}", text, labels, registry=self.registry)
-        # create known series at 0: rate() does not count the event with which a series appears
-        for values in known:
+        # create these series at 0: rate() does not count the event with which a series appears
+        for values in series:
             counter.labels(*values)
         return counter
 

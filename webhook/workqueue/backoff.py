@@ -40,18 +40,18 @@ class Backoff:
         planned retry, after a change, does not make the wait longer: otherwise a busy watch would
         push a pod to the limit within a second.
         """
-        known, at_least = self._plans.get(key, _Plan(0, now)), min(at_least, LONGEST_ASKED)
+        old_plan, at_least = self._plans.get(key, _Plan(0, now)), min(at_least, LONGEST_ASKED)
         # After `pop`, `now` may still precede `at`: the worker read its clock earlier.
-        if known.is_waiting and now < known.at:
-            plan = known._replace(at=max(known.at, now + at_least))
+        if old_plan.is_waiting and now < old_plan.at:
+            plan = old_plan._replace(at=max(old_plan.at, now + at_least))
         else:
-            failures = known.failures if now < known.at + FORGET_SECONDS else 0
+            failures = old_plan.failures if now < old_plan.at + FORGET_SECONDS else 0
             # A key may fail for hours, and 2**1024 exceeds a float.
             doublings = min(failures, _DOUBLINGS)
             wait: float = min(FIRST_SECONDS * 2**doublings, LIMIT_SECONDS)
             wait *= random.uniform(0.5, 1.0)  # noqa: S311 - only spreads load
             plan = _Plan(failures + 1, now + max(wait, at_least))
-        if plan != known:
+        if plan != old_plan:
             self._plans[key] = plan
             self._heap.push(key, plan.at)
         return plan.at - now

@@ -145,8 +145,8 @@ class Controller:
         try:
             if result is None:
                 pool.submit(partial(self._work, task, pool))
-            elif (following := self._settle(task, began, result)) is not None:
-                self._start(following, pool)
+            elif (next_task := self._settle(task, began, result)) is not None:
+                self._start(next_task, pool)
         except BaseException as exc:  # noqa: BLE001 - `run` raises it, and the process ends
             self._fail(exc)
 
@@ -155,9 +155,9 @@ class Controller:
     def _work(self, task: Task, pool: ThreadPool) -> None:
         """Reconcile a key, then further keys: passing a key on costs half a release."""
         try:
-            following = self._attempt(task)
-            while following is not None and not self._begins(following, pool):
-                following = self._attempt(following)
+            next_task = self._attempt(task)
+            while next_task is not None and not self._begins(next_task, pool):
+                next_task = self._attempt(next_task)
         except BaseException as exc:  # noqa: BLE001 - `run` raises it, and the process ends
             self._fail(exc)
 
@@ -184,16 +184,16 @@ class Controller:
             is_left = key in self._queue
             if result.error and is_left:
                 wait = self._queue.retry(key, ended, at_least=result.retry_after)
-            following = self._next(ended)
+            next_task = self._next(ended)
             has_room = self._has_free_worker() and self._queue.has_room(key[0])
             # Otherwise nothing changed for the dispatcher, and waking it only costs CPU.
-            if following is None or is_left or has_room:
+            if next_task is None or is_left or has_room:
                 self.changed.notify_all()
         if became_slow:
             self._log_slow(key[0], ended - began)
         if wait is not None:
             self._on_retry(key, result, wait)
-        return following
+        return next_task
 
     def _log_slow(self, namespace: str, seconds: float) -> None:
         _log.warning(

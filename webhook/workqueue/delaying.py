@@ -53,17 +53,17 @@ class DelayHeap:
 
         The cost depends only on the number of due entries: a scrape must not delay a release.
         """
-        below = [0]
-        while below:
-            index = below.pop()
+        indexes = [0]
+        while indexes:
+            index = indexes.pop()
             if index < len(self._entries) and self._entries[index][0] <= now:
                 yield self._entries[index][2]
-                below += (2 * index + 1, 2 * index + 2)
+                indexes += (2 * index + 1, 2 * index + 2)
 
     def _compact(self) -> None:
         # keys that change over and over must not grow the heap without bound
         self._entries.sort()  # a sorted list is a heap
         self._entries = [
-            one for one, _ in groupby(self._entries) if self._time_of(one[2]) == one[0]
+            entry for entry, _ in groupby(self._entries) if self._time_of(entry[2]) == entry[0]
         ]
         self._limit = 2 * len(self._entries) + SLACK

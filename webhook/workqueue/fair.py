@@ -85,9 +85,9 @@ class FairQueue:
     def pause(self, is_paused: Callable[[str], bool]) -> list[ObjectKey]:
         """Set which namespaces are paused, and return the keys that are newly paused."""
         before, self._is_paused = self._paused, is_paused
-        known = [each for queue in self._queues() for each in queue.items()]
+        entries = [entry for queue in self._queues() for entry in queue.items()]
         self._slow, self._fast, self._paused = {}, {}, {}
-        for namespace, keys in known:
+        for namespace, keys in entries:
             self._queue_of(namespace)[namespace] = keys
         return [key for name, keys in self._paused.items() if name not in before for key in keys]
 
@@ -132,9 +132,9 @@ class FairQueue:
 
     def give_back(self, key: ObjectKey) -> None:
         """Free a worker that has not started on its key."""
-        left = self._workers.pop(key[0]) - 1
-        if left:
-            self._workers[key[0]] = left
+        count = self._workers.pop(key[0]) - 1
+        if count:
+            self._workers[key[0]] = count
         else:
             self._shares.pop(key[0], None)
 
@@ -150,11 +150,11 @@ class FairQueue:
             return self._paused
         return self._slow if namespace in self._slow_until else self._fast
 
-    def _grow(self, namespace: str, more: int) -> None:
+    def _grow(self, namespace: str, increase: int) -> None:
         """Raise a namespace's share if it uses at least half of it."""
         share = self._share_of(namespace)
         if share < self._limit and 2 * self._workers[namespace] >= share:
-            self._shares[namespace] = min(share + more, self._limit)
+            self._shares[namespace] = min(share + increase, self._limit)
 
     def _hang(self, namespace: str, now: float) -> None:
         """Reset a namespace's share at the first hang; then raise it every MORE_SECONDS."""

@@ -93,9 +93,9 @@ class WorkQueue(Generic[Item]):
 
     def put(self, key: ObjectKey, item: Item) -> None:
         """Add or replace an item. The key keeps its place unless its due time has changed."""
-        known = self._items.get(key)
+        old_item = self._items.get(key)
         self._items[key] = item
-        if known is None or self._time_of(known) != self._time_of(item):
+        if old_item is None or self._time_of(old_item) != self._time_of(item):
             self.schedule(key)
 
     def schedule(self, key: ObjectKey) -> None:
@@ -138,7 +138,9 @@ class WorkQueue(Generic[Item]):
     def _apply_pauses(self, now: float | None) -> None:
         """Drop expired pauses, and move keys accordingly."""
         self._paused_until = {
-            namespace: at for namespace, at in self._paused_until.items() if now is None or at > now
+            namespace: until
+            for namespace, until in self._paused_until.items()
+            if now is None or until > now
         }
         self._resumes_at = min(self._paused_until.values(), default=float("inf"))
         for key in self._ready.pause(self.is_paused):

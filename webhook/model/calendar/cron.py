@@ -77,7 +77,7 @@ def _days_apart(days: Sequence[int], weekdays: Sequence[int]) -> int:
 
 def _values(field: str, low: int, high: int, names: Sequence[str] = ()) -> list[int]:
     """Return the values that a field selects, in order. Raises ValueError if it is invalid."""
-    found: set[int] = set()
+    values: set[int] = set()
     for part in field.split(","):
         span, slash, step = part.partition("/")
         first, dash, last = span.partition("-")
@@ -88,8 +88,8 @@ def _values(field: str, low: int, high: int, names: Sequence[str] = ()) -> list[
             end = _number(last, names) if dash else high if slash else start
         if not low <= start <= end <= high or (slash and int(step) < 1):
             raise ValueError(field)
-        found.update(range(start, end + 1, int(step) if slash else 1))
-    return sorted(found)
+        values.update(range(start, end + 1, int(step) if slash else 1))
+    return sorted(values)
 
 
 def _number(text: str, names: Sequence[str]) -> int:

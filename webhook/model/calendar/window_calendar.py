@@ -115,19 +115,19 @@ class Windows:
 
     def _spans(self, at_ms: int, until_ms: int) -> Iterable[Span]:
         """Yield the open spans between two instants, ordered by start; they may overlap."""
-        return heapq.merge(*(one.spans(at_ms, until_ms) for one in self._calendars))
+        return heapq.merge(*(calendar.spans(at_ms, until_ms) for calendar in self._calendars))
 
     @cached_property
     def _calendars(self) -> list[_Calendar]:
-        zones = dict.fromkeys(one.zone for one in self.hours)
+        zones = dict.fromkeys(window.zone for window in self.hours)
         return [
             _Calendar(
                 zone,
                 [
-                    (day, one.start, one.end)
-                    for one in self.hours
-                    if one.zone is zone
-                    for day in one.days
+                    (day, window.start, window.end)
+                    for window in self.hours
+                    if window.zone is zone
+                    for day in window.days
                 ],
                 self.closed,
             )
@@ -153,7 +153,11 @@ class _Calendar:
         hours = list(hours)
         self._zone = zone
         self._week = [
-            _merged((start * _MINUTE_MS, end * _MINUTE_MS) for on, start, end in hours if on == day)
+            _merged(
+                (start * _MINUTE_MS, end * _MINUTE_MS)
+                for weekday, start, end in hours
+                if weekday == day
+            )
             for day in range(7)
         ]
         self._closed = _merged((first, last + 1) for first, last in closed)
@@ -176,13 +180,13 @@ class _Calendar:
         if self._is_closed(day):
             return []
         midnight = day * _DAY_MS
-        latest = _DAY_MS if self._is_closed(day + 1) else 2 * _DAY_MS
+        latest_end = _DAY_MS if self._is_closed(day + 1) else 2 * _DAY_MS
         spans = self._week[(day + _THURSDAY) % 7]
-        return [(midnight + start, midnight + min(end, latest)) for start, end in spans]
+        return [(midnight + start, midnight + min(end, latest_end)) for start, end in spans]
 
     def _is_closed(self, day: int) -> bool:
-        place = bisect_right(self._closed, day, key=itemgetter(0))
-        return place > 0 and day < self._closed[place - 1][1]
+        index = bisect_right(self._closed, day, key=itemgetter(0))
+        return index > 0 and day < self._closed[index - 1][1]
 
     def _wall(self, at_ms: int) -> int:
         local = durations.to_datetime(at_ms).astimezone(self._zone)
@@ -193,7 +197,9 @@ class _Calendar:
         if self._wall(end_ms) - end_ms == offset:
             return end_ms
         instants = range(at_ms, end_ms + 1)
-        return at_ms + bisect_left(instants, 1, key=lambda at: self._wall(at) - at != offset)
+        return at_ms + bisect_left(
+            instants, 1, key=lambda instant: self._wall(instant) - instant != offset
+        )
 
 
 def _merged(spans: Iterable[Span]) -> list[Span]:

@@ -45,27 +45,27 @@ def parse(text: str, zone: tzinfo | None = None) -> Windows:
     """
     if len(text) > LONGEST:
         raise _invalid(text, f"longer than {LONGEST:,} characters", "write fewer windows")
-    found = list(_read(text))
-    if len(found) > MAX_WINDOWS:
+    windows = list(_read(text))
+    if len(windows) > MAX_WINDOWS:
         raise _invalid(text, f"more than {MAX_WINDOWS} windows", "write fewer windows")
-    if 0 < sum(bool(days) for days, *_ in found) < len(found):
+    if 0 < sum(bool(days) for days, *_ in windows) < len(windows):
         raise _invalid(
             text, "only some windows have days", 'add days to the others ("Mon-Sun" is every day)'
         )
-    names = [name for *_, name in found if name]
+    names = [name for *_, name in windows if name]
     if names and zone:
         raise _invalid(text, f"time zone {quote(names[0])}", "remove it and set timeZone")
-    if names and len(names) != len(found) and (len(names) > 1 or not found[-1][3]):
+    if names and len(names) != len(windows) and (len(names) > 1 or not windows[-1][3]):
         raise _invalid(
             text,
             "only some windows have a time zone",
             "write one at the end, or one behind every window",
         )
-    shared = zone or (parse_zone(names[0]) if names else UTC)
+    shared_zone = zone or (parse_zone(names[0]) if names else UTC)
     return Windows(
         tuple(
-            OpenHours(days or _EVERY_DAY, start, end, parse_zone(name) if name else shared)
-            for days, start, end, name in found
+            OpenHours(days or _EVERY_DAY, start, end, parse_zone(name) if name else shared_zone)
+            for days, start, end, name in windows
         )
     )
 
@@ -80,7 +80,7 @@ def _read(text: str) -> Iterator[tuple[tuple[int, ...], int, int, str]]:
     days: set[int] = set()
     word = ""
     for part in text.split(","):
-        words = [one for one in part.split(" ") if one]
+        words = [token for token in part.split(" ") if token]
         if not words:
             raise _invalid(text, "empty window" if text.strip(" ") else "empty", WINDOW_ACCEPTED)
         if not words[0].startswith(_DIGITS):
@@ -109,12 +109,12 @@ def _days(text: str, word: str) -> set[int]:
     start, end = _NUMBERS.get(first), _NUMBERS.get(last if dash else first)
     if start is None or end is None:
         raise _invalid(text, f"unknown day {quote(word)}", f"use {', '.join(_DAYS)}")
-    return {(start + after) % 7 for after in range((end - start) % 7 + 1)}
+    return {(start + offset) % 7 for offset in range((end - start) % 7 + 1)}
 
 
 def _hours(text: str, words: Sequence[str]) -> tuple[int, int]:
     """Return the start and end in minutes, from the first of these words."""
-    if not _HOURS.fullmatch(words[0]) and any("-" in {one[0], one[-1]} for one in words[:2]):
+    if not _HOURS.fullmatch(words[0]) and any("-" in {word[0], word[-1]} for word in words[:2]):
         raise _invalid(text, "blanks around a dash", WINDOW_ACCEPTED)
     start, end = _minutes(text, words[0])
     if len(words) > 1 and _is_days(words[1]):
@@ -126,7 +126,7 @@ def _hours(text: str, words: Sequence[str]) -> tuple[int, int]:
 
 def _minutes(text: str, word: str) -> tuple[int, int]:
     match = _HOURS.fullmatch(word)
-    numbers = [int(each) for each in match.groups()] if match else [99] * 4
+    numbers = [int(group) for group in match.groups()] if match else [99] * 4
     start, end = numbers[0] * 60 + numbers[1], numbers[2] * 60 + numbers[3]
     if start >= _DAY or end > _DAY:
         raise _invalid(

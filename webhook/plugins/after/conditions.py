@@ -101,7 +101,7 @@ def _decoded(
 def update(
     states: dict[ObjectKey, frozenset[str]],
     kind: WaitedKind,
-    one: WaitedObject,
+    obj: WaitedObject,
     *,
     deleted: bool = False,
 ) -> tuple[ObjectKey, frozenset[str] | None]:
@@ -110,33 +110,33 @@ def update(
     An EndpointSlice has the key of its Service. The state of a Service is the names of its slices
     with a ready endpoint.
     """
-    key = _key(kind, one)
-    before = states.get(key)
+    key = _key(kind, obj)
+    old_state = states.get(key)
     if kind is SERVICE:
-        slices = (before or frozenset()) - {one.metadata.name}
-        if not deleted and _has_ready_endpoint(one):
-            slices |= {one.metadata.name}
+        slices = (old_state or frozenset()) - {obj.metadata.name}
+        if not deleted and _has_ready_endpoint(obj):
+            slices |= {obj.metadata.name}
         states[key] = slices
     elif deleted:
         states.pop(key, None)
     else:
-        state = _conditions(kind, one)
+        state = _conditions(kind, obj)
         states[key] = _shared(state) if len(state) <= _MAX_SHARED else state
-    return key, before
+    return key, old_state
 
 
-def service_of(one: WaitedObject) -> ObjectKey:
+def service_of(obj: WaitedObject) -> ObjectKey:
     """Return the key of the Service to which a slice belongs."""
-    return one.metadata.namespace, (one.metadata.labels or {}).get(_SERVICE_LABEL, "")
+    return obj.metadata.namespace, (obj.metadata.labels or {}).get(_SERVICE_LABEL, "")
 
 
 def drop_slice(
-    states: dict[ObjectKey, frozenset[str]], service: ObjectKey, one: WaitedObject
+    states: dict[ObjectKey, frozenset[str]], service: ObjectKey, endpoint_slice: WaitedObject
 ) -> frozenset[str]:
     """Drop a slice from its former Service; return the Service's old state."""
-    before = states.get(service, frozenset())
-    states[service] = before - {one.metadata.name}
-    return before
+    old_state = states.get(service, frozenset())
+    states[service] = old_state - {endpoint_slice.metadata.name}
+    return old_state
 
 
 def is_met(target: WaitedTarget, state: frozenset[str] | None) -> bool:
@@ -152,20 +152,24 @@ def has_failed(target: WaitedTarget, state: frozenset[str] | None) -> bool:
     return is_job and _FAILED in (state or ())
 
 
-def _key(kind: WaitedKind, one: WaitedObject) -> ObjectKey:
-    return service_of(one) if kind is SERVICE else (one.metadata.namespace, one.metadata.name)
+def _key(kind: WaitedKind, obj: WaitedObject) -> ObjectKey:
+    return service_of(obj) if kind is SERVICE else (obj.metadata.namespace, obj.metadata.name)
 
 
-def _conditions(kind: WaitedKind, one: WaitedObject) -> frozenset[str]:
-    found = {EXISTS}
+def _conditions(kind: WaitedKind, obj: WaitedObject) -> frozenset[str]:
+    conditions = {EXISTS}
     if kind.selectable:
-        listed = _decoded(one.status, _CONDITIONS, _ObjectConditions()).conditions or ()
+        reported = _decoded(obj.status, _CONDITIONS, _ObjectConditions()).conditions or ()
         # A custom kind may report any number, of any length.
-        met = (one.type for one in listed if one.status == "True" and len(one.type) <= _LONGEST)
-        found |= {*islice(met, _MAX_CONDITIONS)}
-    elif kind.condition == ROLLED_OUT and _is_rolled_out(kind, one):
-        found.add(ROLLED_OUT)
-    return frozenset(found)
+        met = (
+            condition.type
+            for condition in reported
+            if condition.status == "True" and len(condition.type) <= _LONGEST
+        )
+        conditions |= {*islice(met, _MAX_CONDITIONS)}
+    elif kind.condition == ROLLED_OUT and _is_rolled_out(kind, obj):
+        conditions.add(ROLLED_OUT)
+    return frozenset(conditions)
 
 
 @lru_cache(maxsize=1_024)
@@ -174,24 +178,26 @@ def _shared(state: frozenset[str]) -> frozenset[str]:
     return state
 
 
-def _is_rolled_out(kind: WaitedKind, one: WaitedObject) -> bool:
+def _is_rolled_out(kind: WaitedKind, obj: WaitedObject) -> bool:
     """Return whether `kubectl rollout status` would succeed; with OnDelete, if all are ready."""
-    spec = _decoded(one.spec, _ROLLOUT_SPEC, _RolloutSpec())
-    status = _decoded(one.status, _ROLLOUT, _Rollout())
-    if status.observed_generation < one.metadata.generation:
+    spec = _decoded(obj.spec, _ROLLOUT_SPEC, _RolloutSpec())
+    status = _decoded(obj.status, _ROLLOUT, _Rollout())
+    if status.observed_generation < obj.metadata.generation:
         return False
     if kind.resource == "daemonsets":
-        wanted = needed = status.desired_number_scheduled
+        desired_ready = desired_updated = status.desired_number_scheduled
         ready, updated = status.number_available, status.updated_number_scheduled
     else:
-        wanted = 1 if spec.replicas is None else spec.replicas
-        rolling = spec.update_strategy.rolling_update or _Partition()
-        needed = wanted - (rolling.partition or 0)
+        desired_ready = 1 if spec.replicas is None else spec.replicas
+        rolling_update = spec.update_strategy.rolling_update or _Partition()
+        desired_updated = desired_ready - (rolling_update.partition or 0)
         ready, updated = status.ready_replicas, status.updated_replicas
-    return ready >= wanted and (spec.update_strategy.type == "OnDelete" or updated >= needed)
+    return ready >= desired_ready and (
+        spec.update_strategy.type == "OnDelete" or updated >= desired_updated
+    )
 
 
-def _has_ready_endpoint(one: WaitedObject) -> bool:
+def _has_ready_endpoint(endpoint_slice: WaitedObject) -> bool:
     """Return whether a slice has a ready endpoint; per the API, a missing `ready` means true."""
-    endpoints = _decoded(one.endpoints, _ENDPOINTS, None) or ()
+    endpoints = _decoded(endpoint_slice.endpoints, _ENDPOINTS, None) or ()
     return any(endpoint.conditions.ready is not False for endpoint in endpoints)

@@ -52,23 +52,23 @@ class ObjectIndex:
         """Return what a pod still waits for, and have the pod rechecked when that changes."""
         uid, key = pod.metadata.uid, pod.key
         namespace = key[0]
-        started: list[_FollowedKind] = []
+        new_kinds: list[_FollowedKind] = []
         with self._lock:
             self._drop(uid)
             for target in targets:
                 if target.kind not in self._kinds:
-                    made = _FollowedKind(target.kind, self, waiting, idle_since=self.now())
-                    self._kinds[target.kind] = made
-                    started.append(made)
+                    new_kind = _FollowedKind(target.kind, self, waiting, idle_since=self.now())
+                    self._kinds[target.kind] = new_kind
+                    new_kinds.append(new_kind)
             kinds = [self._kinds[target.kind] for target in targets]
             pairs = [(kind, target) for kind, target in zip(kinds, targets, strict=True)]
-            unmet = [each for kind, each in pairs if not kind.is_met(namespace, each)]
+            unmet = [target for kind, target in pairs if not kind.is_met(namespace, target)]
             if unmet:
                 self._pods[uid] = _WaitingPod(key, targets, self.now())
                 for kind, target in pairs:
                     kind.add(namespace, target, uid, key)
-            problems = [kind.problem_of(namespace, each) for kind, each in pairs]
-        for kind in started:
+            problems = [kind.problem_of(namespace, target) for kind, target in pairs]
+        for kind in new_kinds:
             path = kind.kind.path()
             kind.stop = follow(path, WaitedObject, kind, on_unreadable=kind.on_unreadable)
         return Obstacles(unmet, [*dict.fromkeys(filter(None, problems))])
@@ -90,9 +90,9 @@ class ObjectIndex:
 
     def prune(self, waiting: WaitingPods) -> None:
         """Drop pods that were added when they were no longer held."""
-        before = self.now() - SETTLED_SECONDS
+        cutoff = self.now() - SETTLED_SECONDS
         with self._lock:
-            settled = [(uid, pod.key) for uid, pod in self._pods.items() if pod.since < before]
+            settled = [(uid, pod.key) for uid, pod in self._pods.items() if pod.since < cutoff]
         for uid, key in settled:
             if waiting.get(key) is None:
                 self.forget(uid)
@@ -134,17 +134,17 @@ class _FollowedKind:
         return self.problem
 
     def add(self, namespace: str, target: WaitedTarget, uid: str, pod: ObjectKey) -> None:
-        waiting = self.pods.setdefault((namespace, target.name), {})
-        waiting.setdefault(target, {})[uid] = pod
+        pods_by_target = self.pods.setdefault((namespace, target.name), {})
+        pods_by_target.setdefault(target, {})[uid] = pod
         self.idle_since = None
 
     def discard(self, namespace: str, target: WaitedTarget, uid: str) -> None:
         key = namespace, target.name
-        waiting = self.pods[key]
-        del waiting[target][uid]
-        if not waiting[target]:
-            del waiting[target]
-        if not waiting:
+        pods_by_target = self.pods[key]
+        del pods_by_target[target][uid]
+        if not pods_by_target[target]:
+            del pods_by_target[target]
+        if not pods_by_target:
             del self.pods[key]
         if not self.pods:
             self.idle_since = self.index.now()
@@ -160,18 +160,18 @@ class _FollowedKind:
         """Replace all known objects with these."""
         states: dict[ObjectKey, frozenset[str]] = {}
         services: dict[ObjectKey, ObjectKey] = {}
-        for one in objects:
-            after_conditions.update(states, self.kind, one)
+        for obj in objects:
+            after_conditions.update(states, self.kind, obj)
             if self.kind is SERVICE:
-                services[one.metadata.namespace, one.metadata.name] = service_of(one)
+                services[obj.metadata.namespace, obj.metadata.name] = service_of(obj)
 
         def act() -> Iterable[_Pods]:
-            before, self.states = self.states, states
+            old_states, self.states = self.states, states
             self.services = services
             is_namespaced = all(namespace for namespace, _ in states)
             yield from self._set_problem("" if is_namespaced else self._not_namespaced())
             for key in self.pods:
-                yield from self._affected(key, before.get(key))
+                yield from self._affected(key, old_states.get(key))
 
         self.index.change(self, act)
         self.index.prune(self.waiting)
@@ -193,41 +193,43 @@ class _FollowedKind:
 
         self.index.change(self, act)
 
-    def _update(self, one: WaitedObject, *, deleted: bool) -> None:
+    def _update(self, obj: WaitedObject, *, deleted: bool) -> None:
         def act() -> Iterable[_Pods]:
             if self.kind is SERVICE:
-                yield from self._move(one, deleted=deleted)
-            key, old = after_conditions.update(self.states, self.kind, one, deleted=deleted)
-            yield from self._affected(key, old)
+                yield from self._move(obj, deleted=deleted)
+            key, old_state = after_conditions.update(self.states, self.kind, obj, deleted=deleted)
+            yield from self._affected(key, old_state)
             if not key[0]:
                 yield from self._set_problem(self._not_namespaced())
 
         self.index.change(self, act)
 
-    def _move(self, one: WaitedObject, *, deleted: bool) -> Iterable[_Pods]:
+    def _move(self, obj: WaitedObject, *, deleted: bool) -> Iterable[_Pods]:
         """Drop a slice from its former Service when its label changes."""
-        name, service = (one.metadata.namespace, one.metadata.name), service_of(one)
-        former = self.services.pop(name, service)
+        key, service = (obj.metadata.namespace, obj.metadata.name), service_of(obj)
+        old_service = self.services.pop(key, service)
         if not deleted:
-            self.services[name] = service
-        if former != service:
-            before = after_conditions.drop_slice(self.states, former, one)
-            yield from self._affected(former, before)
+            self.services[key] = service
+        if old_service != service:
+            old_state = after_conditions.drop_slice(self.states, old_service, obj)
+            yield from self._affected(old_service, old_state)
 
     def _not_namespaced(self) -> str:
         return f"{self.kind.path()} is not namespaced"
 
     def _set_problem(self, problem: str) -> Iterable[_Pods]:
         """Set the problem; return all pods if it has changed."""
-        changed, self.problem = self.problem != problem, problem
-        return [pods for each in self.pods.values() for pods in each.values() if changed]
+        has_changed, self.problem = self.problem != problem, problem
+        return [
+            pods for by_target in self.pods.values() for pods in by_target.values() if has_changed
+        ]
 
-    def _affected(self, key: ObjectKey, before: frozenset[str] | None) -> Iterable[_Pods]:
+    def _affected(self, key: ObjectKey, old_state: frozenset[str] | None) -> Iterable[_Pods]:
         """Yield the pods that a change of an object affects."""
         state = self.states.get(key)
         for target, pods in self.pods.get(key, {}).items():
             if any(
-                test(target, before) != test(target, state)
+                test(target, old_state) != test(target, state)
                 for test in (after_conditions.is_met, after_conditions.has_failed)
             ):
                 yield pods

@@ -102,11 +102,11 @@ class After(HoldingPlugin):
         workload = context.review.workload
         kind, name = (workload.kind, workload.name) if workload else ("Pod", pod.metadata.name)
         for target in self._parse(pod.annotations[AFTER]):
-            own = {(kind.lower(), name)}
+            own_keys = {(kind.lower(), name)}
             ordinal = target.name.removeprefix(f"{name}-")
             if kind == "StatefulSet" and ordinal != target.name and ordinal.isdecimal():
-                own.add(("pod", target.name))
-            if (target.kind.name, target.name) in own:
+                own_keys.add(("pod", target.name))
+            if (target.kind.name, target.name) in own_keys:
                 raise InvalidValueError(
                     f"annotation {AFTER}: {target} would wait for itself: remove it"
                 )
@@ -114,9 +114,9 @@ class After(HoldingPlugin):
 
     def warnings(self, pod: Pod, context: Context) -> Sequence[str]:
         """Return the usual warnings, and a warning for each condition that the kind never has."""
-        unknown = map(after_targets.unknown_condition, self._parse(pod.annotations[AFTER]))
-        found = tuple(f"holdfast: {warning}" for warning in unknown if warning)
-        return (*super().warnings(pod, context), *found)
+        texts = map(after_targets.unknown_condition, self._parse(pod.annotations[AFTER]))
+        warnings = tuple(f"holdfast: {warning}" for warning in texts if warning)
+        return (*super().warnings(pod, context), *warnings)
 
     def permit(self, pod: Pod, now_ms: int) -> Permit:  # noqa: ARG002 - does not depend on time
         """Allow the pod once all objects meet their conditions."""
@@ -131,11 +131,11 @@ class After(HoldingPlugin):
             waiting, follow = self.handle.waiting, self.handle.follow
         except HandleError:  # in a command
             return self._reader.permit(pod.metadata.namespace, targets)
-        found = self._index.obstacles(pod, targets, waiting, follow)
-        if not found.unmet:
+        obstacles = self._index.obstacles(pod, targets, waiting, follow)
+        if not obstacles.unmet:
             return Allow()
-        waits_for = f"waits for {', '.join(map(str, found.unmet))}"
-        return Wait(None, waits_for, "; ".join(found.problems))
+        waits_for = f"waits for {', '.join(map(str, obstacles.unmet))}"
+        return Wait(None, waits_for, "; ".join(obstacles.problems))
 
     def forget(self, uid: str) -> None:
         """Drop a pod that is no longer held."""
@@ -143,26 +143,28 @@ class After(HoldingPlugin):
 
 
 def _custom(args: AfterArgs) -> Iterator[WaitedKind]:
-    seen: set[str] = set()
-    for index, one in enumerate(args.custom_kinds):
-        where = f"customKinds[{index}]"
-        name = f"{one.resource}.{one.group}" if one.group else one.resource
-        if name in seen or (not one.group and name in BUILT_IN):
-            raise ConfigurationError(f"{where}: {messages.quote(name)} is listed twice: remove one")
-        seen.add(name)
+    names: set[str] = set()
+    for index, kind in enumerate(args.custom_kinds):
+        path = f"customKinds[{index}]"
+        name = f"{kind.resource}.{kind.group}" if kind.group else kind.resource
+        if name in names or (not kind.group and name in BUILT_IN):
+            raise ConfigurationError(f"{path}: {messages.quote(name)} is listed twice: remove one")
+        names.add(name)
         for field, value, valid in (
-            ("resource", one.resource, _RESOURCE.fullmatch(one.resource)),
-            ("version", one.version, _VERSION.fullmatch(one.version)),
-            ("group", one.group, not one.group or syntax.is_object_name(one.group)),
+            ("resource", kind.resource, _RESOURCE.fullmatch(kind.resource)),
+            ("version", kind.version, _VERSION.fullmatch(kind.version)),
+            ("group", kind.group, not kind.group or syntax.is_object_name(kind.group)),
             (
                 "condition",
-                one.condition,
-                not one.condition or syntax.is_qualified_name(one.condition),
+                kind.condition,
+                not kind.condition or syntax.is_qualified_name(kind.condition),
             ),
         ):
             if not valid:
                 raise ConfigurationError(
-                    f"{where}.{field}: {messages.quote(value)} is not valid: see kubectl "
+                    f"{path}.{field}: {messages.quote(value)} is not valid: see kubectl "
                     "api-resources"
                 )
-        yield WaitedKind(name, one.group, one.version, one.resource, one.condition, selectable=True)
+        yield WaitedKind(
+            name, kind.group, kind.version, kind.resource, kind.condition, selectable=True
+        )

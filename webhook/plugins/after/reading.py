@@ -31,14 +31,18 @@ class ObjectReader:
     def permit(self, namespace: str, targets: Sequence[WaitedTarget]) -> Allow | Wait:
         """Return whether a pod still waits, and for what, as far as the user may read it."""
         states = {target: self._state(namespace, target) for target in targets}
-        known = {target: found for target, found in states.items() if found is not None}
-        unmet = [str(one) for one in known if not after_conditions.is_met(one, _of(known, one))]
-        unknown = ", ".join(str(one) for one in targets if one not in known)
+        known_states = {target: state for target, state in states.items() if state is not None}
+        unmet = [
+            str(target)
+            for target in known_states
+            if not after_conditions.is_met(target, _of(known_states, target))
+        ]
+        unknown = ", ".join(str(target) for target in targets if target not in known_states)
         waits = [*unmet, *([f"(state unknown) {unknown}"] if unknown else [])]
         failed = [
-            f"{one.kind.name}/{one.name} has failed"
-            for one in known
-            if after_conditions.has_failed(one, _of(known, one))
+            f"{target.kind.name}/{target.name} has failed"
+            for target in known_states
+            if after_conditions.has_failed(target, _of(known_states, target))
         ]
         if not waits:
             return Allow()
@@ -55,23 +59,23 @@ class ObjectReader:
         if kind_path in self._unreadable:
             return None
         try:
-            found = self._handle.lookup.get(path, max_age=_MAX_AGE_SECONDS) or {}
+            body = self._handle.lookup.get(path, max_age=_MAX_AGE_SECONDS) or {}
         except LookupLimitError:
             return None
         except (ClusterError, HandleError):
             self._unreadable.add(kind_path)
             return None
         states: _States = {}
-        objects = found.get("items") or () if target.kind is SERVICE else [found] if found else ()
-        for one in objects:
-            after_conditions.update(states, target.kind, _decoded(one))
-        name = namespace, target.name
-        return {name: states[name]} if name in states else {}
+        objects = body.get("items") or () if target.kind is SERVICE else [body] if body else ()
+        for item in objects:
+            after_conditions.update(states, target.kind, _decoded(item))
+        key = namespace, target.name
+        return {key: states[key]} if key in states else {}
 
 
-def _of(known: Mapping[WaitedTarget, _States], target: WaitedTarget) -> frozenset[str] | None:
-    return next(iter(known[target].values()), None)
+def _of(states: Mapping[WaitedTarget, _States], target: WaitedTarget) -> frozenset[str] | None:
+    return next(iter(states[target].values()), None)
 
 
-def _decoded(one: Mapping[str, Any]) -> WaitedObject:
-    return msgspec.json.decode(msgspec.json.encode(one), type=WaitedObject)
+def _decoded(item: Mapping[str, Any]) -> WaitedObject:
+    return msgspec.json.decode(msgspec.json.encode(item), type=WaitedObject)

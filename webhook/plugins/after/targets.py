@@ -115,9 +115,11 @@ def unknown_condition(target: WaitedTarget) -> str:
     kind, condition = target.kind, target.condition
     if not kind.conditions or condition in kind.conditions or "/" in condition:
         return ""
-    near = [one for one in kind.conditions if one.lower() == condition.lower()]
+    similar = [candidate for candidate in kind.conditions if candidate.lower() == condition.lower()]
     cure = (
-        f"did you mean {near[0]}?" if near else f"use one such as {', '.join(kind.conditions[:3])}"
+        f"did you mean {similar[0]}?"
+        if similar
+        else f"use one such as {', '.join(kind.conditions[:3])}"
     )
     return (
         f"annotation {AFTER}: {kind.name}/{messages.shorten(target.name, 40)}: Kubernetes does not "
@@ -146,8 +148,8 @@ def parse(text: str, kinds: Mapping[str, WaitedKind]) -> tuple[WaitedTarget, ...
 
 
 def _target(text: str, kinds: Mapping[str, WaitedKind]) -> WaitedTarget:
-    kind_name, slash, rest = text.partition("/")
-    name, colon, condition = rest.partition(":")
+    kind_name, slash, name_part = text.partition("/")
+    name, colon, condition = name_part.partition(":")
     is_condition = syntax.is_qualified_name(condition) if colon else True
     if not (slash and kind_name and syntax.is_object_name(name) and is_condition):
         raise InvalidValueError(
@@ -155,9 +157,9 @@ def _target(text: str, kinds: Mapping[str, WaitedKind]) -> WaitedTarget:
         )
     kind = kinds.get(kind_name)
     if kind is None:
-        allowed = ", ".join(dict.fromkeys(one.name for one in kinds.values())) or "none"
-        meant = _SHORT_NAMES.get(kind_name.lower(), kind_name.lower())
-        hint = f"did you mean {meant}/{rest}? Otherwise " if meant in kinds else ""
+        allowed = ", ".join(dict.fromkeys(option.name for option in kinds.values())) or "none"
+        full_name = _SHORT_NAMES.get(kind_name.lower(), kind_name.lower())
+        hint = f"did you mean {full_name}/{name_part}? Otherwise " if full_name in kinds else ""
         raise InvalidValueError(
             f"annotation {AFTER}: pods cannot wait for the kind {messages.quote(kind_name)}: {hint}"
             f"use one of {allowed}, or ask an admin to allow it"

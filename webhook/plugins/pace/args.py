@@ -51,12 +51,13 @@ Paces = Mapping[str, tuple[NamedPace, Limits]]
 
 def check(args: PaceArgs) -> Paces:
     """Return the configured paces. Raises ConfigurationError if one is invalid."""
-    found = {
-        one.name: (one, _limits(one, f"paces[{index}]")) for index, one in enumerate(args.paces)
+    paces = {
+        entry.name: (entry, _limits(entry, f"paces[{index}]"))
+        for index, entry in enumerate(args.paces)
     }
-    if len(found) < len(args.paces):
+    if len(paces) < len(args.paces):
         raise ConfigurationError("paces: two have the same name: rename one of them")
-    return found
+    return paces
 
 
 def read(pod: Pod, paces: Paces) -> tuple[NamedPace, Limits]:
@@ -68,27 +69,27 @@ def read(pod: Pod, paces: Paces) -> tuple[NamedPace, Limits]:
     except InvalidValueError as exc:
         raise InvalidValueError(f"annotation {KEY}: {exc}") from None
     if text not in paces:
-        known = ", ".join(paces) or "none"
+        names = ", ".join(paces) or "none"
         raise InvalidValueError(
             f"annotation {KEY}: there is no pace {messages.quote(text)}; configured: "
-            f"{messages.shorten(known)}; or {pace.ACCEPTED}"
+            f"{messages.shorten(names)}; or {pace.ACCEPTED}"
         )
     return paces[text]
 
 
-def _limits(one: NamedPace, where: str) -> Limits:
+def _limits(entry: NamedPace, path: str) -> Limits:
     """Return the limits of a configured pace. Raises ConfigurationError."""
-    if not pace.is_name(one.name):
-        raise ConfigurationError(f"{where}.name: must start with a letter: rename it")
-    if one.max_starting is None and not one.rate:
+    if not pace.is_name(entry.name):
+        raise ConfigurationError(f"{path}.name: must start with a letter: rename it")
+    if entry.max_starting is None and not entry.rate:
         raise ConfigurationError(
-            f'{where}: it limits nothing: set maxStarting (such as 4), rate ("10/1m"), or both'
+            f'{path}: it limits nothing: set maxStarting (such as 4), rate ("10/1m"), or both'
         )
-    parts = [] if one.max_starting is None else [str(one.max_starting)]
-    parts += [one.rate if "/" in one.rate else f"{one.rate}/"] if one.rate else []
+    parts = [] if entry.max_starting is None else [str(entry.max_starting)]
+    parts += [entry.rate if "/" in entry.rate else f"{entry.rate}/"] if entry.rate else []
     try:
         limits = pace.parse(",".join(parts))
-        durations.parse_delay(one.timeout)
+        durations.parse_delay(entry.timeout)
     except InvalidValueError as exc:
-        raise ConfigurationError(f"{where}: {exc}") from None
+        raise ConfigurationError(f"{path}: {exc}") from None
     return limits

@@ -75,10 +75,10 @@ class PaceGroup:
         """Add a pod to the queue; a known pod keeps its place, with these limits."""
         if uid in self.recalled:
             self.end(uid)
-        for known in (self._called, self._waiting):
-            if uid in known:
-                rank, key, _ = known[uid]
-                known[uid] = rank, key, place[2]
+        for places in (self._called, self._waiting):
+            if uid in places:
+                rank, key, _ = places[uid]
+                places[uid] = rank, key, place[2]
                 return
         if uid not in self.starting:
             self._waiting[uid] = place
@@ -95,9 +95,9 @@ class PaceGroup:
                 self._in_doubt[uid] = now_ms + LATE_MS
             self._answered.discard(uid)
             return True
-        was_called = self._called.pop(uid, None)
-        if was_called is not None:
-            self.wait(uid, was_called)
+        called_place = self._called.pop(uid, None)
+        if called_place is not None:
+            self.wait(uid, called_place)
         elif not self._line or self._line[0][1] != uid:
             return False
         if self._free_at(self._waiting[uid][2]) > now_ms:
@@ -200,13 +200,13 @@ class PaceGroup:
         """Return whether a pod waits or is starting."""
         return uid in self._waiting or uid in self._called or uid in self.starting
 
-    def is_gone(self, uid: str, seen: Collection[str]) -> bool:
+    def is_gone(self, uid: str, uids: Collection[str]) -> bool:
         """Return whether a starting pod is missing from a complete list.
 
         A pod that got its slot after the list began may be missing from it without being gone.
         """
         is_older = uid in self.recalled or self.is_confirmed(uid)
-        return is_older and uid not in seen
+        return is_older and uid not in uids
 
     def end(self, uid: str) -> None:
         """Free the slot of a pod that is ready or gone."""
@@ -236,27 +236,27 @@ class PaceGroup:
     def _free_at(self, limits: Limits) -> int:
         """Return when the next pod may be released: 0 for now, NEVER_MS if an event decides."""
         at_ms = 0
-        coming = len(self._called)
+        called_count = len(self._called)
         if limits.starting is not None:
-            over = len(self.starting) + coming - limits.starting + 1
-            if over > len(self.starting):
+            excess = len(self.starting) + called_count - limits.starting + 1
+            if excess > len(self.starting):
                 return NEVER_MS
-            if over > 0:
-                at_ms, _ = self._ends[over - 1]
+            if excess > 0:
+                at_ms, _ = self._ends[excess - 1]
         if limits.releases is not None:
-            free = limits.releases - coming - len(self._unconfirmed)
-            if free <= 0:
+            free_releases = limits.releases - called_count - len(self._unconfirmed)
+            if free_releases <= 0:
                 # A release that the watch never reports ends with the pod's timeout.
                 return min((self.starting[uid] for uid in self._unconfirmed), default=NEVER_MS)
-            if len(self.releases) >= free:
-                at_ms = max(at_ms, self.releases[-free] + limits.period_ms)
+            if len(self.releases) >= free_releases:
+                at_ms = max(at_ms, self.releases[-free_releases] + limits.period_ms)
         return at_ms
 
     def _leave_line(self, uid: str) -> None:
-        known = self._waiting.pop(uid, None)
-        if known is not None:
+        place = self._waiting.pop(uid, None)
+        if place is not None:
             self._alarm = None
-            del self._line[bisect_left(self._line, (known[0], uid))]
+            del self._line[bisect_left(self._line, (place[0], uid))]
 
     def _prune(self, now_ms: int) -> None:
         """Drop releases that are more than a period ago.

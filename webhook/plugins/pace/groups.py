@@ -44,7 +44,9 @@ class PacedPod(Pod, frozen=True):
         if until == "Running":
             return self.status.phase != "Running"
         conditions = self.status.conditions or ()
-        return not any(one.type == until and one.status == "True" for one in conditions)
+        return not any(
+            condition.type == until and condition.status == "True" for condition in conditions
+        )
 
 
 class PaceMember(NamedTuple):
@@ -88,19 +90,19 @@ class PaceGroups:
         All pods of an owner with inline limits share a group, so the limits can be changed while
         pods are starting.
         """
-        named, limits = pace_args.read(pod, self.paces)
+        pace, limits = pace_args.read(pod, self.paces)
         namespace = pod.metadata.namespace
         # Owner references can be edited, and change if a ReplicaSet orphans a pod whose labels no
         # longer match. The guard protects this label.
-        label = pod.labels.get(pace_args.KEY) or label_of(pod, named, limits)
+        label = pod.labels.get(pace_args.KEY) or label_of(pod, pace, limits)
         scope = {"cluster": "", "namespace": namespace, "owner": f"{namespace}/{label}"}
-        key = (named.name, scope[named.scope])
+        key = (pace.name, scope[pace.scope])
         group = self._groups.get(key)
         if group is None:
             _, releases = self._quiet.pop(key, (0, None))
             group = self._groups[key] = PaceGroup(releases)
         group.period_ms = max(group.period_ms, limits.period_ms)
-        return PaceMember(pod.key, key, group, named, limits, _timeout_ms(named.timeout))
+        return PaceMember(pod.key, key, group, pace, limits, _timeout_ms(pace.timeout))
 
     def retire(self, key: GroupKey, group: PaceGroup) -> None:
         """Drop a group without waiting or starting pods, but keep the releases that still count."""
@@ -127,9 +129,9 @@ class PaceGroups:
             numbers[namespace] += 1
             return numbers[namespace]
 
-        found = [key for key, (end_ms, _) in self._quiet.items() if end_ms > now_ms]
-        found.sort(key=lambda key: self._quiet[key][0], reverse=True)
-        self._quiet = {key: self._quiet[key] for key in sorted(found, key=number)[:_MAX_QUIET]}
+        keys = [key for key, (end_ms, _) in self._quiet.items() if end_ms > now_ms]
+        keys.sort(key=lambda key: self._quiet[key][0], reverse=True)
+        self._quiet = {key: self._quiet[key] for key in sorted(keys, key=number)[:_MAX_QUIET]}
         self._sweep_at = len(self._quiet) + _SWEEP_AFTER
 
     def recall(self) -> None:
@@ -139,23 +141,23 @@ class PaceGroups:
 
     def counts(self) -> dict[str, tuple[int, int]]:
         """Return the numbers of starting and waiting pods, by pace name or `inline`."""
-        found = dict.fromkeys(self.paces, (0, 0))
+        counts = dict.fromkeys(self.paces, (0, 0))
         for (name, _), group in self._groups.items():
             label = name if name in self.paces else "inline"
-            starting, waiting = found.get(label, (0, 0))
-            found[label] = starting + len(group.starting), waiting + group.waiting
-        return found
+            starting, waiting = counts.get(label, (0, 0))
+            counts[label] = starting + len(group.starting), waiting + group.waiting
+        return counts
 
     def __len__(self) -> int:
         return len(self._groups) + len(self._quiet)
 
 
-def label_of(pod: Pod, named: NamedPace, limits: Limits) -> str:
+def label_of(pod: Pod, pace: NamedPace, limits: Limits) -> str:
     """Return the label of a new pod: the pace's name, or a hash that pods of one owner share."""
-    if named.scope != "owner":
-        return named.name
+    if pace.scope != "owner":
+        return pace.name
     owners = pod.metadata.owner_references or ()
-    owner = next((one.uid for one in owners if one.controller), str(limits))
+    owner = next((reference.uid for reference in owners if reference.controller), str(limits))
     return hashlib.sha256(owner.encode()).hexdigest()[:_LABEL_LENGTH]
 
 

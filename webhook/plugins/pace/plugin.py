@@ -53,8 +53,8 @@ class Pace(HoldingPlugin):
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
         """Return the edit that sets the label: the pace's name, or a hash of the pod's owner."""
-        named, limits = pace_args.read(pod, self._paces)
-        return [SetLabel(KEY, label_of(pod, named, limits))]
+        pace, limits = pace_args.read(pod, self._paces)
+        return [SetLabel(KEY, label_of(pod, pace, limits))]
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Hold the pod, or remove the label from a pod that is not held: it would take a slot."""
@@ -87,8 +87,10 @@ class Pace(HoldingPlugin):
             earliest_ms, _ = self.handle.bounds_ms()
         except HandleError:
             return Wait(reason=limits.words)
-        alone = all(gate in {GATE, DELAY_GATE} for gate in pod.gates if gate.startswith(OWN_PREFIX))
-        if not alone or now_ms > earliest_ms:
+        is_only_gate = all(
+            gate in {GATE, DELAY_GATE} for gate in pod.gates if gate.startswith(OWN_PREFIX)
+        )
+        if not is_only_gate or now_ms > earliest_ms:
             return Allow()
         return _answer(self.slots.wait(pod, now_ms), earliest_ms, limits)
 

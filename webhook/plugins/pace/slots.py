@@ -54,31 +54,31 @@ class PaceSlots:
         """Queue a pod, and return the time of its turn; NEVER_MS if that depends on an event."""
         self._follow()
         uid, now_ms = pod.metadata.uid, self.handle.bounds_ms()[0]
-        found = _Found([], [])
+        notices = _Found([], [])
         with self._lock:
             if self._is_released(uid):
                 return NEVER_MS
-            group = self._line_up(pod, due_ms, now_ms, found).group
+            group = self._line_up(pod, due_ms, now_ms, notices).group
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
         # The return value calls this pod: a recheck would cut the back-off of its release short.
-        self._call(found._replace(calls=[one for one in found.calls if one[0] != pod.key]))
+        self._call(notices._replace(calls=[call for call in notices.calls if call[0] != pod.key]))
         return turn_ms
 
     def take(self, pod: Pod, now_ms: int) -> int:
         """Assign a slot to a pod if it is its turn, and return the time of its turn like `wait`."""
         self._follow()
-        uid, found = pod.metadata.uid, _Found([], [])
+        uid, notices = pod.metadata.uid, _Found([], [])
         with self._lock:
             if self._is_released(uid):
                 return NEVER_MS
-            member = self._line_up(pod, now_ms, now_ms, found)
+            member = self._line_up(pod, now_ms, now_ms, notices)
             group = member.group
-            taken = self._synced and group.take(uid, now_ms, now_ms + member.timeout_ms)
-            self._settle(group, now_ms, found)
+            has_slot = self._synced and group.take(uid, now_ms, now_ms + member.timeout_ms)
+            self._settle(group, now_ms, notices)
             turn_ms = group.turn_at(uid) if self._synced else NEVER_MS
-        self._call(found)
+        self._call(notices)
         # If it did not get a slot although its turn has come, it was called just now.
-        return turn_ms if taken or turn_ms > now_ms else NEVER_MS
+        return turn_ms if has_slot or turn_ms > now_ms else NEVER_MS
 
     def _is_released(self, uid: str) -> bool:
         """Return whether the watch of paced pods has reported the release of a pod.
@@ -90,17 +90,17 @@ class PaceSlots:
         is_confirmed = member is not None and member.group.is_confirmed(uid)
         return uid not in self._held and (uid in self._ended or is_confirmed)
 
-    def _line_up(self, pod: Pod, due_ms: int, now_ms: int, found: _Found) -> PaceMember:
+    def _line_up(self, pod: Pod, due_ms: int, now_ms: int, notices: _Found) -> PaceMember:
         """Queue a pod, unless it has a slot that has not expired; return its entry."""
-        known = self._members.get(pod.metadata.uid)
-        if known is not None:
-            self._settle(known.group, now_ms, found)
-            known.group.hold_again(pod.metadata.uid)
-            self._groups.retire(known.group_key, known.group)
-        member = self._member(pod, now_ms, found)
+        old_member = self._members.get(pod.metadata.uid)
+        if old_member is not None:
+            self._settle(old_member.group, now_ms, notices)
+            old_member.group.hold_again(pod.metadata.uid)
+            self._groups.retire(old_member.group_key, old_member.group)
+        member = self._member(pod, now_ms, notices)
         place = rank_of(pod, due_ms), pod.key, member.limits
         member.group.wait(pod.metadata.uid, place)
-        self._settle(member.group, now_ms, found)
+        self._settle(member.group, now_ms, notices)
         return member
 
     def give_back(self, uid: str) -> None:
@@ -143,40 +143,42 @@ class PaceSlots:
         """
         term = self.handle.term()
         with self._lock:
-            before = self.watch
-            if before is not None and before.term == term:
+            old_watch = self.watch
+            if old_watch is not None and old_watch.term == term:
                 return
             watch = self.watch = _Watch(self, term)
             self._synced = False
             self._groups.recall()
-        if before is not None:
-            before.stop()
+        if old_watch is not None:
+            old_watch.stop()
         path = api_path("v1", "pods")
         watch.stop = self.handle.follow(path, PacedPod, watch, label_selector=KEY)
 
     def on_sync(self, pods: Iterable[PacedPod], watch: _Watch) -> None:
         """Replace all known pods with these, unless the watch was replaced."""
-        seen = set()
+        uids = set()
         for pod in pods:
             if watch is not self.watch:
                 return
-            seen.add(pod.metadata.uid)
+            uids.add(pod.metadata.uid)
             self.on_update(pod)
         with self._lock:
             if watch is not self.watch:
                 return
             self._synced = True
-            deleted = self._held - seen
-            self._held &= seen
-            self._ended = self._ended & seen | deleted
+            deleted = self._held - uids
+            self._held &= uids
+            self._ended = self._ended & uids | deleted
             members = self._members.items()
-            gone = [uid for uid, one in members if uid in deleted or one.group.is_gone(uid, seen)]
+            gone = [
+                uid for uid, member in members if uid in deleted or member.group.is_gone(uid, uids)
+            ]
             for uid in gone:
                 self._members[uid].group.end(uid)
-            recalled = [(one.pod, 0) for uid, one in members if uid in one.group.recalled]
-            each_group = {one.group_key: uid for uid, one in members}
+            recalled = [(member.pod, 0) for uid, member in members if uid in member.group.recalled]
+            uid_by_group = {member.group_key: uid for uid, member in members}
         self._call(_Found(recalled, []))
-        for uid in (*gone, *each_group.values()):
+        for uid in (*gone, *uid_by_group.values()):
             self._change(uid, _keep)
 
     def on_update(self, pod: PacedPod) -> None:
@@ -186,30 +188,30 @@ class PaceSlots:
             (self.on_delete if pod.is_over else self._hold)(pod)
             return
         try:
-            named, _ = pace_args.read(pod, self._groups.paces)
+            pace, _ = pace_args.read(pod, self._groups.paces)
         except InvalidValueError:
             self.on_delete(pod)  # it does not count for any pace
             return
         earliest_ms, latest_ms = self.handle.bounds_ms()
         recorded_ms = released_ms(pod.annotations, created_ms=pod.created_ms) or pod.created_ms
         recorded_ms = min(recorded_ms, latest_ms)  # users can write it
-        found = _Found([], [])
+        notices = _Found([], [])
         with self._lock:
             if uid in self._ended:
                 return
-            member = self._member(pod, earliest_ms, found)
+            member = self._member(pod, earliest_ms, notices)
             group, until_ms = member.group, recorded_ms + member.timeout_ms
             if group.is_confirmed(uid):
                 until_ms = group.starting[uid]
             if not self._is_released(uid):
                 group.confirm(uid, min(latest_ms, recorded_ms + LATE_MS), earliest_ms)
             self._held.discard(uid)
-            is_over = not pod.is_starting(named.until) or until_ms <= earliest_ms
+            is_over = not pod.is_starting(pace.until) or until_ms <= earliest_ms
             if is_over:
                 self._ended.add(uid)
             else:
                 group.start(uid, until_ms)
-        self._call(found)
+        self._call(notices)
         self._change(uid, PaceGroup.end if is_over else PaceGroup.leave)
 
     def _hold(self, pod: PacedPod) -> None:
@@ -239,23 +241,23 @@ class PaceSlots:
 
     # --- the groups ----------------------------------------------------------------------------
 
-    def _member(self, pod: Pod, now_ms: int, found: _Found) -> PaceMember:
+    def _member(self, pod: Pod, now_ms: int, notices: _Found) -> PaceMember:
         """Return a pod's entry; remove the pod from its old group if its pace was changed.
 
         Raises InvalidValueError.
         """
         uid = pod.metadata.uid
-        known, member = self._members.get(uid), self._groups.find(pod)
-        if known is not None and known.group is not member.group:
-            known.group.end(uid)
-            self._settle(known.group, now_ms, found)
-            self._groups.retire(known.group_key, known.group)
+        old_member, member = self._members.get(uid), self._groups.find(pod)
+        if old_member is not None and old_member.group is not member.group:
+            old_member.group.end(uid)
+            self._settle(old_member.group, now_ms, notices)
+            self._groups.retire(old_member.group_key, old_member.group)
         self._members[uid] = member
         return member
 
     def _change(self, uid: str, change: Callable[[PaceGroup, str], None]) -> None:
         """Apply a change to a pod's group, and call the pods whose turn it is now."""
-        found = _Found([], [])
+        notices = _Found([], [])
         with self._lock:
             member = self._members.get(uid)
             if member is None:
@@ -264,12 +266,12 @@ class PaceSlots:
             change(member.group, uid)
             if not member.group.knows(uid):
                 del self._members[uid]
-            self._settle(member.group, now_ms, found)
+            self._settle(member.group, now_ms, notices)
             self._groups.retire(member.group_key, member.group)
-        self._call(found)
+        self._call(notices)
 
-    def _settle(self, group: PaceGroup, now_ms: int, found: _Found) -> None:
-        """Free the slots of overdue pods; add late pods and pods whose turn it is to `found`."""
+    def _settle(self, group: PaceGroup, now_ms: int, notices: _Found) -> None:
+        """Free the slots of overdue pods; add late pods and pods whose turn it is to `notices`."""
         if not self._synced:
             return
         for uid in group.overdue(now_ms):
@@ -279,14 +281,14 @@ class PaceSlots:
             member = self._members.pop(uid)
             if was_released:
                 self._ended.add(uid)
-                found.late.append(Pod(member.named(uid)))
-        found.calls.extend(group.calls(now_ms))
+                notices.late.append(Pod(member.named(uid)))
+        notices.calls.extend(group.calls(now_ms))
 
-    def _call(self, found: _Found) -> None:
+    def _call(self, notices: _Found) -> None:
         """Recheck called pods, and record Events on late ones. Do not hold the lock."""
-        for key, at_ms in found.calls:
+        for key, at_ms in notices.calls:
             self.handle.waiting.recheck(key, at_ms)
-        for pod in found.late:
+        for pod in notices.late:
             note = "not ready in time after its release: it no longer counts for its pace"
             self.handle.record_event(pod, TIMEOUT, note, warning=True)
 

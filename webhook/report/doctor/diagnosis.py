@@ -46,14 +46,16 @@ def unread(about: str, reason: str, cure: str = _ASK) -> Finding:
 
 def unchecked(findings: Sequence[Finding]) -> Iterator[Finding]:
     """Yield a summary of unchecked and checked parts; nothing if all parts were checked."""
-    unknown = [one for one in findings if one.level is Level.UNKNOWN]
-    denied = dict.fromkeys(one.about for one in unknown if one.cure == _ASK)
-    failed = dict.fromkeys(one.about for one in unknown if one.cure != _ASK)
-    known = dict.fromkeys(one.about for one in findings if one.level is not Level.UNKNOWN)
+    unknown = [finding for finding in findings if finding.level is Level.UNKNOWN]
+    denied = dict.fromkeys(finding.about for finding in unknown if finding.cure == _ASK)
+    failed = dict.fromkeys(finding.about for finding in unknown if finding.cure != _ASK)
+    checked = dict.fromkeys(
+        finding.about for finding in findings if finding.level is not Level.UNKNOWN
+    )
     parts = [f"not checked, for lack of permission: {', '.join(denied)}"] if denied else []
     parts += [f"not checked, because it failed: {', '.join(failed)}"] if failed else []
     is_bad = worst(findings) is Level.PROBLEM
-    parts.append(f"checked, {'with problems' if is_bad else 'no problem'}: {', '.join(known)}")
+    parts.append(f"checked, {'with problems' if is_bad else 'no problem'}: {', '.join(checked)}")
     if unknown:
         cure = "ask a cluster admin to run holdfast doctor" if denied else "run it again"
         yield Finding(Level.UNKNOWN, "summary", "; ".join(parts), cure)
@@ -91,11 +93,11 @@ def webhooks(kinds: Sequence[str]) -> Finding:
     missing = [kind for kind in ("mutating", "validating") if kind not in kinds]
     if not missing:
         return Finding(Level.OK, "webhooks", "mutating and validating webhooks are registered")
-    lost = "pods are not held" if "mutating" in missing else "invalid values are accepted"
+    consequence = "pods are not held" if "mutating" in missing else "invalid values are accepted"
     return Finding(
         Level.PROBLEM,
         "webhooks",
-        f"no {' and no '.join(missing)} webhook is registered, so {lost}",
+        f"no {' and no '.join(missing)} webhook is registered, so {consequence}",
         "start the controller, which registers them, or holdfast dev",
     )
 
@@ -164,16 +166,16 @@ def served(
 
 
 def _certificate(
-    about: str, what: str, not_after: datetime | None, now_ms: int, cure: str
+    about: str, subject: str, not_after: datetime | None, now_ms: int, cure: str
 ) -> Finding:
     if not_after is None:
-        return Finding(Level.PROBLEM, about, f"{what}: no certificate", cure)
+        return Finding(Level.PROBLEM, about, f"{subject}: no certificate", cure)
     now, until = durations.to_datetime(now_ms), f"{not_after:%Y-%m-%d %H:%M} UTC"
     if not_after <= now:
-        return Finding(Level.PROBLEM, about, f"{what} expired at {until}", cure)
+        return Finding(Level.PROBLEM, about, f"{subject} expired at {until}", cure)
     level = Level.WARNING if not_after - now < SOON else Level.OK
     return Finding(
-        level, about, f"{what} is valid until {until}", cure if level is Level.WARNING else ""
+        level, about, f"{subject} is valid until {until}", cure if level is Level.WARNING else ""
     )
 
 
@@ -194,8 +196,8 @@ def leader(
         text = f"no controller has ever been elected; {waiting}"
         cure = f"unless a controller runs without leader election, {start}"
         return Finding(level, "leader", text, cure)
-    ago = table.duration(max(0, now_ms - lease[1]))
-    text = f"no controller is the leader; the last Lease expired {ago} ago; {waiting}"
+    elapsed = table.duration(max(0, now_ms - lease[1]))
+    text = f"no controller is the leader; the last Lease expired {elapsed} ago; {waiting}"
     return Finding(Level.PROBLEM, "leader", text, start)
 
 
@@ -209,9 +211,9 @@ def dev(pods: Sequence[HeldPodSummary], start: str, now_ms: int) -> Finding:
 
 def _late(pods: Sequence[HeldPodSummary], now_ms: int) -> list[str]:
     return [
-        f"{one.namespace}/{one.name}"
-        for one in pods
-        if one.due_ms is not None and one.due_ms + PATIENCE_MS < now_ms
+        f"{pod.namespace}/{pod.name}"
+        for pod in pods
+        if pod.due_ms is not None and pod.due_ms + PATIENCE_MS < now_ms
     ]
 
 
@@ -230,15 +232,15 @@ def held(pods: Sequence[HeldPodSummary], now_ms: int) -> Finding:
     )
 
 
-def freezes(found: Sequence[Freeze]) -> Iterator[Finding]:
+def freezes(active_freezes: Sequence[Freeze]) -> Iterator[Finding]:
     """Yield the findings on freezes that have not ended."""
     about = "freezes"
-    if not found:
+    if not active_freezes:
         yield Finding(Level.OK, about, "no namespace is frozen")
-    for freeze in found[:_MOST_NAMED]:
+    for freeze in active_freezes[:_MOST_NAMED]:
         yield Finding(Level.WARNING, about, str(freeze), f"to end it, run {thaw(freeze)}")
-    if len(found) > _MOST_NAMED:
-        text = f"{len(found)} freezes in all"
+    if len(active_freezes) > _MOST_NAMED:
+        text = f"{len(active_freezes)} freezes in all"
         yield Finding(Level.WARNING, about, text, "see kubectl get namespaces -o yaml")
 
 

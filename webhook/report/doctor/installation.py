@@ -83,43 +83,49 @@ def registered(source: str, *, same: bool) -> Finding:
     )
 
 
-def incomplete(own: str, deployments: Collection[str], *, registered: bool) -> Iterator[Finding]:
+def incomplete(
+    namespace: str, deployments: Collection[str], *, registered: bool
+) -> Iterator[Finding]:
     """Yield a problem if all or part of the installation is missing."""
     missing = [] if registered else ["webhook configurations"]
     missing += [] if WEBHOOK in deployments else [f"Deployment {WEBHOOK}"]
-    text = f"incomplete in namespace {own}, as during its removal: no {' and no '.join(missing)}"
+    text = (
+        f"incomplete in namespace {namespace}, as during its removal: no {' and no '.join(missing)}"
+    )
     cure = "wait, or run holdfast uninstall --release now --yes; to keep Holdfast, install it again"
     if not (registered or deployments):
-        text = f"nothing is installed in namespace {own}"
+        text = f"nothing is installed in namespace {namespace}"
         cure = "install Holdfast, or name its namespace with --namespace"
     if missing:
         yield Finding(Level.PROBLEM, _ABOUT, text, cure)
 
 
-def without_repair(finding: Finding, before: Sequence[Finding]) -> Finding:
+def without_repair(finding: Finding, findings: Sequence[Finding]) -> Finding:
     """Return the finding, without advice on repairing a part if other parts are missing."""
-    is_incomplete = any(one.about == _ABOUT for one in before)
+    is_incomplete = any(earlier.about == _ABOUT for earlier in findings)
     is_part = finding.about in _PARTS and finding.level is not Level.UNKNOWN
     return finding._replace(cure="") if is_incomplete and is_part else finding
 
 
-def elsewhere(own: str, namespaces: Sequence[str]) -> Finding:
+def elsewhere(namespace: str, namespaces: Sequence[str]) -> Finding:
     """Return the problem that Holdfast is not installed in the checked namespace but elsewhere."""
     return Finding(
         Level.PROBLEM,
         _ABOUT,
-        f"nothing is installed in namespace {own}; the webhooks call {', '.join(namespaces)}",
+        f"nothing is installed in namespace {namespace}; the webhooks call {', '.join(namespaces)}",
         f"run holdfast doctor --namespace {namespaces[0]}",
     )
 
 
-def may_not_follow(user: str, verb: str, resource: str, lost: str) -> Finding:
-    """Return the problem that the controller may not watch objects; `lost` is the consequence."""
+def may_not_follow(user: str, verb: str, resource: str, consequence: str) -> Finding:
+    """Return the problem that the controller may not watch objects, with the consequence."""
     cure = (
         "apply manifests/rbac and the output of holdfast rbac, with --namespace and --config of "
         "this installation; with Helm, add the rules to after.rules"
     )
-    return Finding(Level.PROBLEM, "permissions", f"{user} may not {verb} {resource}: {lost}", cure)
+    return Finding(
+        Level.PROBLEM, "permissions", f"{user} may not {verb} {resource}: {consequence}", cure
+    )
 
 
 def virt_controllers(
@@ -130,8 +136,8 @@ def virt_controllers(
     Each account comes with whether it exists. `configured` are the accounts in the configuration.
     """
     about, cure = "KubeVirt", "set the argument account of plugin sticky to virt-controller's"
-    for account, there in accounts:
-        if there:
+    for account, exists in accounts:
+        if exists:
             yield Finding(Level.OK, about, f"{account} creates the pods of VMs")
         else:
             text = f"there is no account {account}, so VMs may not return to their nodes"
@@ -139,7 +145,7 @@ def virt_controllers(
     if len(accounts) > 1:
         text = f"there are {len(accounts)} KubeVirt objects; the oldest counts"
         yield Finding(Level.WARNING, about, text, f"{cure}, or delete the others")
-    expected = [account for account, there in accounts if there]
+    expected = [account for account, exists in accounts if exists]
     for other in sorted(set(configured) - set(expected)) if expected else ():
         text = f"plugin sticky is configured with account {other}, not {' or '.join(expected)}"
         yield Finding(Level.PROBLEM, about, text, "set its argument account to auto")

@@ -38,15 +38,17 @@ class DeploymentState(NamedTuple):
                 f"Deployment {self.name} is scaled to 0: {kubectl} scale deployment/{self.name} "
                 f"--replicas={_REPLICAS}"
             )
-        for one in self.failing:
-            show = f"logs --previous {one.pod} -c {one.name}"
-            return f"run {kubectl} {show if one.has_run else f'describe pod {one.pod}'}"
+        for container in self.failing:
+            command = f"logs --previous {container.pod} -c {container.name}"
+            return (
+                f"run {kubectl} {command if container.has_run else f'describe pod {container.pod}'}"
+            )
         return ""
 
 
 def remedy(states: Sequence[DeploymentState], name: str) -> str:
     """Return what to do about a Deployment; empty if no problem is known."""
-    return next((one.remedy for one in states if one.name == name), "")
+    return next((state.remedy for state in states if state.name == name), "")
 
 
 def judge(state: DeploymentState) -> Iterator[Finding]:
@@ -57,8 +59,8 @@ def judge(state: DeploymentState) -> Iterator[Finding]:
     elif state.failing:
         first = state.failing[0]
         text = f"{state.name}: container {first.name} of pod {first.pod} is in {first.reason}"
-        more = f", and {len(state.failing) - 1} more" if len(state.failing) > 1 else ""
-        yield Finding(Level.PROBLEM, about, text + more, state.remedy)
+        suffix = f", and {len(state.failing) - 1} more" if len(state.failing) > 1 else ""
+        yield Finding(Level.PROBLEM, about, text + suffix, state.remedy)
     elif min(state.ready, state.updated) < state.wanted:
         text = (
             f"{state.name}: {state.ready} of {state.wanted} replicas are ready, "
