@@ -98,17 +98,17 @@ def _measure(names: list[str], size: Size, console: Console, *, keep: bool) -> N
         title = f"[{number}/{len(names)}] {name}"
         with console.status(title) as status:
             try:
-                with world(audit=ROWS[name].audit) as there:
-                    outcome = ROWS[name].measure(there, size, _telling(status.update, title))
+                with world(audit=ROWS[name].audit) as cluster:
+                    outcome = ROWS[name].measure(cluster, size, _telling(status.update, title))
             except Exception:  # noqa: BLE001 - printed; the other rows still run
                 console.print_exception(max_frames=4)
                 failed.append(name)
                 continue
-        took = time.monotonic() - began
+        seconds = time.monotonic() - began
         figures = ", ".join(f"{key} {value:.3g}" for key, value in outcome.figures.items())
-        console.print(f"{title}: {took:.0f} s: {figures}")
+        console.print(f"{title}: {seconds:.0f} s: {figures}")
         if keep:
-            results.save(name, outcome, took, asdict(size))
+            results.save(name, outcome, seconds, asdict(size))
     if failed:
         raise click.ClickException(
             f"failed rows, with errors above: {', '.join(failed)}; rerun them with --only"
@@ -116,7 +116,7 @@ def _measure(names: list[str], size: Size, console: Console, *, keep: bool) -> N
 
 
 def _telling(show: Callable[[str], None], title: str) -> Callable[[str], None]:
-    return lambda what: show(f"{title}: {what}")
+    return lambda message: show(f"{title}: {message}")
 
 
 if __name__ == "__main__":

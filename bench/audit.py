@@ -83,10 +83,10 @@ def bindings(log: Path, namespace: str) -> list[Event]:
 
 
 def _events(log: Path, namespace: str) -> Iterator[Event]:
-    wanted = f'"namespace":"{namespace}"'.encode()
+    field = f'"namespace":"{namespace}"'.encode()
     with log.open("rb") as lines:
         for line in lines:
-            if wanted in line and line.endswith(b"\n"):  # the last line may be incomplete
+            if field in line and line.endswith(b"\n"):  # the last line may be incomplete
                 event = _EVENT.decode(line)
                 if event.stage == "ResponseComplete" and event.object_ref.namespace == namespace:
                     yield event

@@ -42,8 +42,8 @@ class Controller:
     def peak_rss_mb(self) -> float:
         """Return its peak resident memory in MiB."""
         status = Path(f"/proc/{self.process.pid}/status").read_text("ascii")
-        line = next(one for one in status.splitlines() if one.startswith("VmHWM:"))
-        return int(line.split()[1]) / 2**10
+        peak = next(line for line in status.splitlines() if line.startswith("VmHWM:"))
+        return int(peak.split()[1]) / 2**10
 
     def is_synced(self) -> bool:
         """Return whether it knows all held pods."""
@@ -56,13 +56,13 @@ class Controller:
     def metric(self, name: str) -> float:
         """Scrape a metric, and return the sum of all its series."""
         lines = self._ask("/metrics").splitlines()
-        found = [line for line in lines if line.partition(" ")[0].partition("{")[0] == name]
-        return sum(float(line.rpartition(" ")[2]) for line in found)
+        series = [line for line in lines if line.partition(" ")[0].partition("{")[0] == name]
+        return sum(float(line.rpartition(" ")[2]) for line in series)
 
     def _ask(self, path: str) -> str:
         url = f"http://127.0.0.1:{self.port}{path}"
-        with urllib.request.urlopen(url, timeout=30) as answer:
-            return str(answer.read(), "utf-8")
+        with urllib.request.urlopen(url, timeout=30) as response:
+            return str(response.read(), "utf-8")
 
 
 @contextmanager

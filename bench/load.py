@@ -68,29 +68,29 @@ class Client:
 
         Raises RuntimeError if the connection is closed early, or for an unexpected status.
         """
-        answer = self.connection.recv(65536)
-        while not is_whole(answer):
-            more = self.connection.recv(65536)
-            if not more:
-                raise RuntimeError(f"connection closed during the response: {answer[:200]!r}")
-            answer += more
+        response = self.connection.recv(65536)
+        while not is_whole(response):
+            chunk = self.connection.recv(65536)
+            if not chunk:
+                raise RuntimeError(f"connection closed during the response: {response[:200]!r}")
+            response += chunk
         elapsed = time.perf_counter() - self.sent
-        if answer[9:12] != self.status:
-            raise RuntimeError(f"expected status {self.status.decode()}: {answer[:600]!r}")
+        if response[9:12] != self.status:
+            raise RuntimeError(f"expected status {self.status.decode()}: {response[:600]!r}")
         return elapsed
 
 
 def run(job: Job, *, core: int | None = None) -> Figures:
     """Run the load in a separate process, pinned to `core` if given. Raises CalledProcessError."""
-    pinned = [] if core is None else ["taskset", "-c", str(core)]
-    done = subprocess.run(
-        [*pinned, sys.executable, "-m", "bench.load"],
+    taskset = [] if core is None else ["taskset", "-c", str(core)]
+    result = subprocess.run(
+        [*taskset, sys.executable, "-m", "bench.load"],
         input=msgspec.msgpack.encode(job),
         stdout=subprocess.PIPE,
         cwd=Path(__file__).resolve().parent.parent,
         check=True,
     )
-    return msgspec.json.decode(done.stdout, type=Figures)
+    return msgspec.json.decode(result.stdout, type=Figures)
 
 
 def measure(job: Job) -> Figures:
@@ -102,19 +102,19 @@ def measure(job: Job) -> Figures:
             client.ask(next(requests))
             client.take()
         cpu, start = time.process_time(), time.perf_counter()
-        took = sorted(_drive(clients, requests, job.number))
+        latencies = sorted(_drive(clients, requests, job.number))
         elapsed = time.perf_counter() - start
         cpu = time.process_time() - cpu
     finally:
         for client in clients:
             client.connection.close()
     return Figures(
-        mean_ms=sum(took) / len(took) * 1e3,
-        p50_ms=took[len(took) // 2] * 1e3,
-        p99_ms=took[len(took) * 99 // 100] * 1e3,
-        per_second=len(took) / elapsed,
-        client_cpu_us=cpu / len(took) * 1e6,
-        number=len(took) + job.connections,
+        mean_ms=sum(latencies) / len(latencies) * 1e3,
+        p50_ms=latencies[len(latencies) // 2] * 1e3,
+        p99_ms=latencies[len(latencies) * 99 // 100] * 1e3,
+        per_second=len(latencies) / elapsed,
+        client_cpu_us=cpu / len(latencies) * 1e6,
+        number=len(latencies) + job.connections,
     )
 
 
@@ -125,32 +125,32 @@ def _connect(job: Job) -> Client:
     context.verify_mode = ssl.CERT_NONE
     if job.certificate:
         context.load_cert_chain(job.certificate, job.key)
-    plain = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
-    plain.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return Client(context.wrap_socket(plain), str(job.status).encode())
+    connection = socket.create_connection(("127.0.0.1", job.port), timeout=PATIENCE)
+    connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    return Client(context.wrap_socket(connection), str(job.status).encode())
 
 
 def _drive(clients: list[Client], requests: Iterator[bytes], number: int) -> list[float]:
     """Keep every connection busy for `number` responses, and return their latencies in seconds."""
-    took: list[float] = []
-    with selectors.DefaultSelector() as ready:
+    latencies: list[float] = []
+    with selectors.DefaultSelector() as selector:
         for client in clients:
-            ready.register(client.connection, selectors.EVENT_READ, client)
+            selector.register(client.connection, selectors.EVENT_READ, client)
             client.ask(next(requests))
-        waiting = len(clients)
-        while waiting:
-            for key, _ in ready.select(PATIENCE):
-                took.append(key.data.take())
-                if len(took) + waiting <= number:
+        pending = len(clients)
+        while pending:
+            for key, _ in selector.select(PATIENCE):
+                latencies.append(key.data.take())
+                if len(latencies) + pending <= number:
                     key.data.ask(next(requests))
                 else:
-                    waiting -= 1
-    return took
+                    pending -= 1
+    return latencies
 
 
-def is_whole(answer: bytes) -> bool:
+def is_whole(response: bytes) -> bool:
     """Return whether a response is complete."""
-    head, separator, body = answer.partition(b"\r\n\r\n")
+    head, separator, body = response.partition(b"\r\n\r\n")
     if not separator:
         return False
     length = head.lower().partition(b"content-length: ")[2].partition(b"\r\n")[0]

@@ -41,25 +41,25 @@ class RecordedApi:
     _changed: threading.Condition = field(default_factory=threading.Condition)
 
     def __post_init__(self) -> None:
-        made = [_named(one, _NAME.decode(), _UID.decode()) for one in self.templates]
-        self._texts = [msgspec.json.encode(one) for one in made]
-        self._labels = [{"", *one["metadata"].get("labels", ())} for one in made]
+        pods = [_named(template, _NAME.decode(), _UID.decode()) for template in self.templates]
+        self._texts = [msgspec.json.encode(pod) for pod in pods]
+        self._labels = [{"", *pod["metadata"].get("labels", ())} for pod in pods]
 
     def page(self, query: Mapping[str, str]) -> bytes:
         """Return a page of the list, as JSON. A label selector can only be the name of a label."""
         selected = [query.get("labelSelector", "") in labels for labels in self._labels]
-        limit, place = int(query.get("limit", _PAGE)), int(query.get("continue", "0"))
-        items = [] if place else [msgspec.json.encode(self.first)]
-        while place < self.number and len(items) < limit:
-            kind = place % len(self._texts)
+        limit, position = int(query.get("limit", _PAGE)), int(query.get("continue", "0"))
+        items = [] if position else [msgspec.json.encode(self.first)]
+        while position < self.number and len(items) < limit:
+            kind = position % len(self._texts)
             if selected[kind]:
-                number = b"%08d" % place
+                number = b"%08d" % position
                 text = self._texts[kind].replace(_NAME, _NAME[:-8] + number)
                 items.append(text.replace(_UID, _UID[:-8] + number))
-            place += 1
+            position += 1
         metadata = {"resourceVersion": str(_LISTED)}
-        if place < self.number:
-            metadata["continue"] = str(place)
+        if position < self.number:
+            metadata["continue"] = str(position)
         return b'{"metadata":%s,"items":[%s]}' % (msgspec.json.encode(metadata), b",".join(items))
 
     def add(self, template: Object, names: Sequence[str]) -> None:
@@ -84,18 +84,18 @@ class RecordedApi:
 
     def watch(self, version: int, seconds: int) -> Iterator[bytes]:
         """Yield the changes after a resourceVersion, for `seconds`."""
-        end, place = time.monotonic() + seconds, version - _LISTED
-        while (left := end - time.monotonic()) > 0:
+        end, position = time.monotonic() + seconds, version - _LISTED
+        while (timeout := end - time.monotonic()) > 0:
             with self._changed:
-                if place == len(self._changes):
-                    self._changed.wait(left)
-                news = self._changes[place:]
-            yield from news
-            place += len(news)
+                if position == len(self._changes):
+                    self._changed.wait(timeout)
+                changes = self._changes[position:]
+            yield from changes
+            position += len(changes)
 
 
 def _named(template: Object, name: str, uid: str) -> Object:
-    metadata = {key: one for key, one in template["metadata"].items() if key != "generateName"}
+    metadata = {key: value for key, value in template["metadata"].items() if key != "generateName"}
     metadata |= {"name": name, "uid": uid, "resourceVersion": str(_LISTED)}
     return {**template, "metadata": metadata, "spec": dict(template["spec"])}
 

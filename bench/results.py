@@ -128,16 +128,20 @@ def save(row: str, outcome: Outcome, seconds: float, size: object) -> None:
 
     An interrupted run keeps the rows that it finished.
     """
-    known = load()
-    known["machine"] = machine()
-    known.update({key: round(value, 4) for key, value in outcome.figures.items()})
-    intervals = {key: [round(end, 4) for end in ends] for key, ends in outcome.intervals.items()}
-    known["intervals"] = {**known.get("intervals", {}), **intervals}
-    when = datetime.now(UTC).isoformat(timespec="seconds")
-    shown = {key: outcome.details[key] for key in SHOWN.get(row, ())}
-    known[DETAILS] = {**known.get(DETAILS, {}), row: {"when": when, **shown}}
-    _write(RESULTS, known)
-    _write(_file(row), {**asdict(outcome), "when": when, "seconds": round(seconds), "size": size})
+    summary = load()
+    summary["machine"] = machine()
+    summary.update({key: round(value, 4) for key, value in outcome.figures.items()})
+    intervals = {
+        key: [round(bound, 4) for bound in bounds] for key, bounds in outcome.intervals.items()
+    }
+    summary["intervals"] = {**summary.get("intervals", {}), **intervals}
+    timestamp = datetime.now(UTC).isoformat(timespec="seconds")
+    details = {key: outcome.details[key] for key in SHOWN.get(row, ())}
+    summary[DETAILS] = {**summary.get(DETAILS, {}), row: {"when": timestamp, **details}}
+    _write(RESULTS, summary)
+    _write(
+        _file(row), {**asdict(outcome), "when": timestamp, "seconds": round(seconds), "size": size}
+    )
 
 
 def _file(row: str) -> Path:
@@ -163,18 +167,18 @@ def machine() -> dict[str, Any]:
     }
 
 
-def table(known: Mapping[str, Any]) -> Table:
+def table(summary: Mapping[str, Any]) -> Table:
     """Return a table of the figures and their targets."""
-    shown = Table("measure", title="Holdfast and its peers")
+    grid = Table("measure", title="Holdfast and its peers")
     for heading in ("result", "95 % interval", "target", "met"):
-        shown.add_column(heading, justify="right")
+        grid.add_column(heading, justify="right")
     for bar in BARS:
-        value = known.get(bar.key)
-        ends = known.get("intervals", {}).get(bar.key)
-        between = f"{ends[0]:.2f} to {ends[1]:.2f}" if ends else ""
+        value = summary.get(bar.key)
+        bounds = summary.get("intervals", {}).get(bar.key)
+        interval = f"{bounds[0]:.2f} to {bounds[1]:.2f}" if bounds else ""
         if value is None:
-            shown.add_row(bar.what, "-", "", bar.shown(), "not measured")
+            grid.add_row(bar.what, "-", "", bar.shown(), "not measured")
             continue
-        met = "yes" if bar.met(value, ends) else "[bold red]no"
-        shown.add_row(bar.what, f"{value:.3g}{bar.unit}", between, bar.shown(), met)
-    return shown
+        met = "yes" if bar.met(value, bounds) else "[bold red]no"
+        grid.add_row(bar.what, f"{value:.3g}{bar.unit}", interval, bar.shown(), met)
+    return grid

@@ -43,7 +43,7 @@ def review(reviewed: Object | None = None, **request: Any) -> bytes:
     """Return the AdmissionReview of a pod's creation; `request` replaces request fields."""
     kind = {"group": "", "version": "v1", "kind": "Pod"}
     resource = {"group": "", "version": "v1", "resource": "pods"}
-    made = {
+    content = {
         "kind": "AdmissionReview",
         "apiVersion": "admission.k8s.io/v1",
         "request": {
@@ -70,7 +70,7 @@ def review(reviewed: Object | None = None, **request: Any) -> bytes:
             **request,
         },
     }
-    return json.dumps(made, separators=(",", ":")).encode()
+    return json.dumps(content, separators=(",", ":")).encode()
 
 
 def request(body: bytes, path: str = "/mutate", query: str = "?timeout=3s") -> bytes:

@@ -20,11 +20,11 @@ OWN_ANNOTATIONS = (HELD_ANNOTATION, PROFILE_ANNOTATION)
 
 def check(servers: Sequence[Server]) -> None:
     """Send the same pod to all servers. Raises BenchError if their results differ."""
-    made = {server.name: _made(server) for server in servers}
-    ours = made[OURS]
+    pods = {server.name: _made(server) for server in servers}
+    ours = pods[OURS]
     if ours["spec"]["schedulingGates"] != [{"name": reviews.GATE}]:
         raise BenchError(f"{OURS} does not hold the pod: {ours['spec']}")
-    for name, pod in made.items():
+    for name, pod in pods.items():
         if _plain(pod) != _plain(ours):
             raise BenchError(f"{name} and {OURS} return different pods: {pod}")
         _validates(next(server for server in servers if server.name == name), pod)
@@ -38,8 +38,8 @@ def _made(server: Server) -> dict[str, Any]:
     return dict(apply_patch(pod, json.loads(base64.b64decode(response["patch"]))))
 
 
-def _validates(server: Server, made: dict[str, Any]) -> None:
-    response = _asked(server, "/validate", reviews.review(made))
+def _validates(server: Server, pod: dict[str, Any]) -> None:
+    response = _asked(server, "/validate", reviews.review(pod))
     if not response["allowed"]:
         raise BenchError(f"{server.name} rejects the pod that it mutated: {response}")
 
@@ -48,9 +48,9 @@ def text(server: Server, path: str, body: bytes | None = None) -> str:
     """Return the body of a server's response to a POST of `body`, or to a GET without one."""
     context = ssl._create_unverified_context()  # noqa: S323 - issued by the benchmark
     url = f"https://127.0.0.1:{server.port}{path}"
-    asked = urllib.request.Request(url, body, {"Content-Type": "application/json"})
-    with urllib.request.urlopen(asked, context=context, timeout=10) as answer:
-        return str(answer.read(), "utf-8")
+    request = urllib.request.Request(url, body, {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, context=context, timeout=10) as response:
+        return str(response.read(), "utf-8")
 
 
 def _asked(server: Server, path: str, body: bytes) -> dict[str, Any]:
@@ -63,12 +63,12 @@ def _plain(pod: dict[str, Any]) -> dict[str, Any]:
     for key in OWN_ANNOTATIONS:
         plain["metadata"]["annotations"].pop(key, None)
     plain["metadata"].get("labels", {}).pop(HELD_LABEL, None)
-    kept: dict[str, Any] = _without_empty(plain)
-    return kept
+    result: dict[str, Any] = _without_empty(plain)
+    return result
 
 
 def _without_empty(value: Any) -> Any:
     if isinstance(value, dict):
-        inner = {key: _without_empty(one) for key, one in value.items()}
-        return {key: one for key, one in inner.items() if one not in ({}, None, [])}
-    return [_without_empty(one) for one in value] if isinstance(value, list) else value
+        fields = {key: _without_empty(field) for key, field in value.items()}
+        return {key: field for key, field in fields.items() if field not in ({}, None, [])}
+    return [_without_empty(item) for item in value] if isinstance(value, list) else value

@@ -75,8 +75,8 @@ class Server:
 
 def cpu_seconds(processes: Sequence[psutil.Process]) -> float:
     """Return the total CPU time of the processes, in seconds."""
-    times = [process.cpu_times() for process in processes]
-    return sum(one.user + one.system for one in times)
+    usages = [process.cpu_times() for process in processes]
+    return sum(usage.user + usage.system for usage in usages)
 
 
 def certificate(folder: Path) -> Certificate:
@@ -89,20 +89,20 @@ def certificate(folder: Path) -> Certificate:
     return Certificate(folder, ca.certificate)
 
 
-def commands(shown: Certificate, port: int, kubeconfig: Path) -> dict[str, Sequence[str]]:
+def commands(tls: Certificate, port: int, kubeconfig: Path) -> dict[str, Sequence[str]]:
     """Return the command that starts each server on `port`, by name."""
     python = str(build.interpreter(lambda _: None))
     gunicorn = [python, "-m", "gunicorn", "--chdir", str(build.PYTHON), "--log-level=warning"]
     gunicorn += ["--worker-class=gthread", f"--threads={GTHREAD_THREADS}", "--keep-alive=95"]
-    gunicorn += [f"--bind=127.0.0.1:{port}", f"--certfile={shown.cert}", f"--keyfile={shown.key}"]
+    gunicorn += [f"--bind=127.0.0.1:{port}", f"--certfile={tls.cert}", f"--keyfile={tls.key}"]
     kopf = [python, "-m", "kopf", "run", "--quiet", "--standalone", "--all-namespaces"]
     return {
-        OURS: holdfast(shown, port, kubeconfig),
+        OURS: holdfast(tls, port, kubeconfig),
         GO: [
             str(build.binary(build.CONTROLLER_RUNTIME)),
             f"-port={port}",
-            f"-cert={shown.cert}",
-            f"-key={shown.key}",
+            f"-cert={tls.cert}",
+            f"-key={tls.key}",
         ],
         KOPF: [*kopf, str(build.PYTHON / "kopf_webhook.py")],
         FIXED: [python, str(build.PYTHON / "fixed_answer.py")],
@@ -111,31 +111,31 @@ def commands(shown: Certificate, port: int, kubeconfig: Path) -> dict[str, Seque
 
 
 def holdfast(
-    shown: Certificate, port: int, kubeconfig: Path, config: Path | None = None
+    tls: Certificate, port: int, kubeconfig: Path, config: Path | None = None
 ) -> list[str]:
     """Return the command that starts Holdfast's admission server on `port`."""
     command = [sys.executable, "-m", "holdfast.webhook", "serve", "--host", "127.0.0.1"]
-    command += ["--port", str(port), "--cert", shown.cert, "--key", shown.key]
+    command += ["--port", str(port), "--cert", tls.cert, "--key", tls.key]
     command += ["--kubeconfig", str(kubeconfig), "--log-level", "warning"]
     return [*command, *([] if config is None else ["--config", str(config)])]
 
 
 @contextmanager
 def running(
-    names: Sequence[str], shown: Certificate, kubeconfig: Path, *, core: int | None = None
+    names: Sequence[str], tls: Certificate, kubeconfig: Path, *, core: int | None = None
 ) -> Iterator[list[Server]]:
     """Run several servers until the context exits, all pinned to `core` if it is given."""
     with ExitStack() as stack:
         servers = []
         for name in names:
             port = free_ports(1)[0]
-            pinned = [] if core is None else ["taskset", "-c", str(core)]
-            command = [*pinned, *commands(shown, port, kubeconfig)[name]]
+            taskset = [] if core is None else ["taskset", "-c", str(core)]
+            command = [*taskset, *commands(tls, port, kubeconfig)[name]]
             environment = {
                 "KUBECONFIG": str(kubeconfig),
                 "PEER_PORT": str(port),
-                "PEER_CERT": shown.cert,
-                "PEER_KEY": shown.key,
+                "PEER_CERT": tls.cert,
+                "PEER_KEY": tls.key,
             }
             servers.append(stack.enter_context(serving(name, port, command, environment)))
         yield servers
@@ -149,8 +149,8 @@ def serving(
 
     Raises BenchError if it exits or does not listen in time.
     """
-    given = {**os.environ, **(environment or {})}
-    process = subprocess.Popen(command, cwd=_ROOT, env=given, stdin=subprocess.DEVNULL)
+    variables = {**os.environ, **(environment or {})}
+    process = subprocess.Popen(command, cwd=_ROOT, env=variables, stdin=subprocess.DEVNULL)
     try:
         end = time.monotonic() + START_SECONDS
         while not _listens(port):

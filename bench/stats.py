@@ -39,14 +39,16 @@ def interval(
     theirs: Sequence[float],
 ) -> tuple[float, float]:
     """Return the 95 % confidence interval of `figure`, bootstrapped over whole rounds."""
-    chance = random.Random(_SEED)  # noqa: S311 - resampling, not cryptography
+    generator = random.Random(_SEED)  # noqa: S311 - resampling, not cryptography
     rounds = range(len(ours))
-    found = []
+    figures = []
     for _ in range(RESAMPLES):
-        drawn = chance.choices(rounds, k=len(ours))
+        sample = generator.choices(rounds, k=len(ours))
         try:
-            found.append(figure([ours[i] for i in drawn], [theirs[i] for i in drawn]))
+            figures.append(
+                figure([ours[index] for index in sample], [theirs[index] for index in sample])
+            )
         except ZeroDivisionError:
             continue
     tail = (1 - CONFIDENCE) / 2
-    return percentile(found, tail), percentile(found, 1 - tail)
+    return percentile(figures, tail), percentile(figures, 1 - tail)

@@ -101,7 +101,7 @@ class World:
     ) -> load.Figures:
         """Create `number` pods, cycling through `pods`, and return the latencies."""
         path = f"/api/v1/namespaces/{namespace}/pods"
-        bodies = [msgspec.json.encode(one) for one in pods]
+        bodies = [msgspec.json.encode(pod) for pod in pods]
         job = load.Job(
             port=self.port,
             requests=[reviews.request(body, path, query="") for body in bodies],
@@ -115,28 +115,28 @@ class World:
 
     def lead(self, namespace: str, number: int) -> float:
         """Return how many seconds before their due time to start creating `number` held pods."""
-        tried = self.create(namespace, [held_pod({DELAY_KEYS[0]: "24h"})], PROBE)
+        figures = self.create(namespace, [held_pod({DELAY_KEYS[0]: "24h"})], PROBE)
         self.clear(namespace)
-        return LEAD_SECONDS + LEAD_FACTOR * number / tried.per_second
+        return LEAD_SECONDS + LEAD_FACTOR * number / figures.per_second
 
-    def hold(self, namespace: str, number: int, known: Callable[[], float]) -> float:
+    def hold(self, namespace: str, number: int, held_count: Callable[[], float]) -> float:
         """Create pods that fall due in the same second, and return that due time.
 
-        The due time is in seconds since 1970. `known` counts the held pods that the controller
+        The due time is in seconds since 1970. `held_count` counts the held pods that the controller
         knows. If the machine is too slow, the pods are created again with twice the lead time.
         Raises BenchError after TRIES attempts.
         """
-        before = known()  # before `lead` creates its probe pods
+        baseline = held_count()  # before `lead` creates its probe pods
         lead = self.lead(namespace, number)
         for _ in range(TRIES):
             due = math.ceil(time.time() + lead)
-            at = datetime.fromtimestamp(due, UTC).isoformat()
-            self.create(namespace, [held_pod({NOT_BEFORE: at})], number - CLIENTS)
+            timestamp = datetime.fromtimestamp(due, UTC).isoformat()
+            self.create(namespace, [held_pod({NOT_BEFORE: timestamp})], number - CLIENTS)
             while time.time() < due - CREATED_SECONDS:
-                if known() == before + number:
+                if held_count() == baseline + number:
                     return due
                 time.sleep(0.05)
-            self.until(lambda: known() == before, step=0.5)
+            self.until(lambda: held_count() == baseline, step=0.5)
             self.clear(namespace)
             lead *= 2
         raise BenchError(f"could not create {number} held pods before their due time")
@@ -190,9 +190,9 @@ def world(*, audit: bool = False) -> Iterator[World]:
 def held_pod(annotations: Mapping[str, str]) -> Object:
     """Return the manifest of a held pod, as the webhook leaves it."""
     gates = [{"name": reviews.GATE}]
-    made = small_pod(annotations)
-    made["spec"]["schedulingGates"] = gates
-    return made
+    pod = small_pod(annotations)
+    pod["spec"]["schedulingGates"] = gates
+    return pod
 
 
 def usual_pod(annotations: Mapping[str, str]) -> Object:
@@ -201,8 +201,8 @@ def usual_pod(annotations: Mapping[str, str]) -> Object:
     It has no owner, because a pod whose ReplicaSet is missing is garbage-collected. Its scheduler
     does not exist. Fields that the API server fills in are omitted.
     """
-    reviewed = reviews.pod(annotations)
-    metadata, spec = reviewed["metadata"], reviewed["spec"]
+    pod = reviews.pod(annotations)
+    metadata, spec = pod["metadata"], pod["spec"]
     (container,) = spec["containers"]
     return {
         "apiVersion": "v1",
@@ -212,7 +212,9 @@ def usual_pod(annotations: Mapping[str, str]) -> Object:
             "schedulerName": NO_SCHEDULER,
             "restartPolicy": spec["restartPolicy"],
             "terminationGracePeriodSeconds": spec["terminationGracePeriodSeconds"],
-            "containers": [{k: v for k, v in container.items() if k != "volumeMounts"}],
+            "containers": [
+                {field: value for field, value in container.items() if field != "volumeMounts"}
+            ],
         },
     }
 

@@ -70,8 +70,8 @@ class Api:
         if status in {404, 409}:
             return None
         if status >= 300:
-            said = _message(content)
-            raise ControlPlaneError(f"the API server rejects {method} {path}: {status} {said}")
+            message = _message(content)
+            raise ControlPlaneError(f"the API server rejects {method} {path}: {status} {message}")
         parsed: dict[str, Any] = json.loads(content)
         return parsed
 
@@ -92,8 +92,8 @@ class Api:
                 None if body is None else json.dumps(body),
                 {"Content-Type": _CONTENT[method], "Accept": _JSON},
             )
-            answer = connection.getresponse()
-            return answer.status, answer.read()
+            response = connection.getresponse()
+            return response.status, response.read()
         finally:
             connection.close()
 

@@ -88,7 +88,7 @@ def _start_all(processes: Processes, plan: Plan, readiness: Readiness, settings:
     others = [start(components.CONTROLLER_MANAGER), start(components.SCHEDULER)]
     others.append(start(components.KWOK, readiness.leases.release))
     for index in range(1, settings.nodes + 1):
-        made = nodes.node(index, settings.node_labels(index), settings.node_capacity)
-        readiness.api.create("/api/v1/nodes", made)
+        node = nodes.node(index, settings.node_labels(index), settings.node_capacity)
+        readiness.api.create("/api/v1/nodes", node)
     for process in others:
         process.wait_ready()

@@ -24,14 +24,14 @@ def ensure(report: Report | None = None, modules: ModuleSet = KUBERNETES) -> Pat
     the folder (`stages/` for Kubernetes, `objects.json` for KubeVirt). Raises ControlPlaneError.
     """
     if report is None:
-        with console_report() as shown:
-            return ensure(shown, modules)
+        with console_report() as console:
+            return ensure(console, modules)
     assets = _of_version(modules, report) or _assets(modules)
     if not assets:
         return _cached(modules, report) / "bin"
     missing = modules.only(modules.packages.keys() - assets.keys())
-    whole = cache.root() / modules.key()
-    built = whole if is_complete(whole, modules) else _cached(missing, report)
+    folder = cache.root() / modules.key()
+    built = folder if is_complete(folder, modules) else _cached(missing, report)
     return _linked(assets, built, missing)
 
 
@@ -46,8 +46,8 @@ def _cached(modules: ModuleSet, report: Report) -> Path:
     folder = cache.root() / modules.key()
     if is_complete(folder, modules):
         return folder
-    waiting = Step("waiting for another process that builds the same programs")
-    with cache.locked(folder.with_suffix(".lock"), lambda: report(waiting)):
+    step = Step("waiting for another process that builds the same programs")
+    with cache.locked(folder.with_suffix(".lock"), lambda: report(step)):
         if not is_complete(folder, modules):
             report(Step(f"building {modules.name} (takes a few minutes the first time)"))
             go = ensure_go(report)
@@ -68,17 +68,17 @@ def _of_version(modules: ModuleSet, report: Report) -> dict[str, Path]:
 
 def _assets(modules: ModuleSet) -> dict[str, Path]:
     """Return the set's binaries in the folder that the environment names."""
-    named = os.environ.get(ASSETS_VARIABLE)
-    if not named:
+    setting = os.environ.get(ASSETS_VARIABLE)
+    if not setting:
         return {}
-    folder = Path(named).absolute()
+    folder = Path(setting).absolute()
     if not folder.is_dir():
         raise ControlPlaneError(
             f"{ASSETS_VARIABLE} names {folder}, which is not a folder; unset it, or set it to "
             "a folder with etcd, kube-apiserver and kubectl"
         )
-    usable = (name for name in modules.packages if name not in _NOT_FROM_ASSETS)
-    return {name: folder / name for name in usable if os.access(folder / name, os.X_OK)}
+    names = (name for name in modules.packages if name not in _NOT_FROM_ASSETS)
+    return {name: folder / name for name in names if os.access(folder / name, os.X_OK)}
 
 
 def _linked(assets: dict[str, Path], built: Path, missing: ModuleSet) -> Path:

@@ -26,10 +26,10 @@ def root() -> Path:
 
 def digest(parts: Iterable[bytes]) -> str:
     """Return a short hexadecimal checksum of the parts and their boundaries."""
-    total = hashlib.sha256()
+    checksum = hashlib.sha256()
     for part in parts:
-        total.update(hashlib.sha256(part).digest())
-    return total.hexdigest()[:_DIGEST_LENGTH]
+        checksum.update(hashlib.sha256(part).digest())
+    return checksum.hexdigest()[:_DIGEST_LENGTH]
 
 
 @contextmanager
@@ -53,11 +53,11 @@ def locked(path: Path, waiting: Callable[[], None] = lambda: None) -> Iterator[N
 
 
 @contextmanager
-def lock_now(path: Path, taken: str) -> Iterator[None]:
-    """Hold the lock file `path`, or raise ControlPlaneError(`taken`) if another process has it."""
+def lock_now(path: Path, reason: str) -> Iterator[None]:
+    """Hold the lock file `path`, or raise ControlPlaneError(`reason`) if another process has it."""
 
     def refuse() -> None:
-        raise ControlPlaneError(taken)
+        raise ControlPlaneError(reason)
 
     with locked(path, refuse):
         yield

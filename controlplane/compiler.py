@@ -50,11 +50,11 @@ class Compiler:
         """Fill `folder` with `bin/` and the set's files. Raises ControlPlaneError."""
         self._log.write_bytes(b"")
         caches = self._run(["env", "GOCACHE", "GOMODCACHE"]).splitlines()
-        places = [*map(Path, caches), folder.parent]
-        if not self._downloaded(places[1]):
-            require_room(places, COLD_BYTES)
+        folders = [*map(Path, caches), folder.parent]
+        if not self._downloaded(folders[1]):
+            require_room(folders, COLD_BYTES)
         stale = self._stale()
-        require_room(places, WARM_BYTES if stale < _WARM_PACKAGES else COLD_BYTES)
+        require_room(folders, WARM_BYTES if stale < _WARM_PACKAGES else COLD_BYTES)
         self._install(folder / "bin", stale)
         self._copy_files(folder)
         self._print_files(folder)
@@ -64,15 +64,15 @@ class Compiler:
 
     def _stale(self) -> int:
         """Download missing modules, and return the number of packages not in Go's cache."""
-        count = _Counter(self._report, "modules downloaded", is_download)
+        counter = _Counter(self._report, "modules downloaded", is_download)
         packages = sorted(self._modules.packages.values())
         listing = ["list", *self._modules.flags(), "-deps", "-f", "{{.Stale}}", *packages]
-        return self._run(listing, count).split().count("true")
+        return self._run(listing, counter).split().count("true")
 
     def _install(self, target: Path, stale: int) -> None:
         """Compile and link in one run, so that shared packages are compiled once."""
         packages = sorted(self._modules.packages.values())
-        count = _Counter(
+        counter = _Counter(
             self._report,
             "packages and programs built",
             is_package,
@@ -80,7 +80,7 @@ class Compiler:
             programs=target,
         )
         self._env["GOBIN"] = str(target)
-        self._run(["install", "-v", *self._modules.flags(), *packages], count)
+        self._run(["install", "-v", *self._modules.flags(), *packages], counter)
         for name, package in self._modules.packages.items():
             built = target / installed_name(package)
             if built.name != name:
@@ -90,18 +90,20 @@ class Compiler:
         """Copy the set's files out of the modules that ship them."""
         for path, (module, source) in self._modules.files.items():
             listing = ["list", "-mod=readonly", "-m", "-f", "{{.Dir}}", module]
-            shipped = Path(self._run(listing).strip()) / source
+            source_file = Path(self._run(listing).strip()) / source
             (folder / path).parent.mkdir(parents=True, exist_ok=True)
-            shutil.copyfile(shipped, folder / path)
+            shutil.copyfile(source_file, folder / path)
 
     def _print_files(self, folder: Path) -> None:
         """Write the files that the project's binaries print."""
         for path, name in self._modules.printed.items():
-            done = subprocess.run([folder / "bin" / name], capture_output=True, check=False)
-            if done.returncode != 0:
-                said = done.stderr.decode(errors="replace").strip()
-                raise ControlPlaneError(f"{name} failed with exit code {done.returncode}: {said}")
-            (folder / path).write_bytes(done.stdout)
+            result = subprocess.run([folder / "bin" / name], capture_output=True, check=False)
+            if result.returncode != 0:
+                message = result.stderr.decode(errors="replace").strip()
+                raise ControlPlaneError(
+                    f"{name} failed with exit code {result.returncode}: {message}"
+                )
+            (folder / path).write_bytes(result.stdout)
 
     def _run(self, arguments: Sequence[str], count: _Counter | None = None) -> str:
         """Run Go and return its standard output; standard error is logged and counted."""
@@ -136,7 +138,7 @@ class Compiler:
 
 def _lines(stream: IO[bytes], tick: Callable[[], None]) -> Iterator[str]:
     """Yield lines as they arrive, and call `tick` after each second without output."""
-    rest = b""
+    buffer = b""
     with selectors.DefaultSelector() as selector:
         selector.register(stream, selectors.EVENT_READ)
         while True:
@@ -144,11 +146,11 @@ def _lines(stream: IO[bytes], tick: Callable[[], None]) -> Iterator[str]:
                 tick()
                 continue
             chunk = os.read(stream.fileno(), 65536)
-            *lines, rest = (rest + chunk).split(b"\n")
+            *lines, buffer = (buffer + chunk).split(b"\n")
             yield from (line.decode(errors="replace") for line in lines)
             if not chunk:
-                if rest:
-                    yield rest.decode(errors="replace")
+                if buffer:
+                    yield buffer.decode(errors="replace")
                 return
 
 
@@ -204,34 +206,34 @@ def is_package(line: str) -> bool:
 
 def installed_name(package: str) -> str:
     """Return the binary name that `go install` uses: the last path element without the version."""
-    *rest, last = package.split("/")
-    return rest[-1] if rest and re.fullmatch(r"v\d+", last) else last
+    *parents, name = package.split("/")
+    return parents[-1] if parents and re.fullmatch(r"v\d+", name) else name
 
 
 def build_failure(tail: Sequence[str], log: Path, temporary: Path) -> ControlPlaneError:
     """Return an error that explains a Go failure, based on its last lines of output."""
-    said = "\n".join(tail)
-    if "no space left on device" in said.lower():
-        places = re.findall(r"(/\S+?):? (?:write|no space)", said) or re.findall(
-            r"write (/\S+):", said
+    output = "\n".join(tail)
+    if "no space left on device" in output.lower():
+        paths = re.findall(r"(/\S+?):? (?:write|no space)", output) or re.findall(
+            r"write (/\S+):", output
         )
-        return disk_full(Path(places[0]) if places else temporary)
-    last = next((line for line in reversed(tail) if line.strip()), "no output")
-    if _NETWORK.search(said):
+        return disk_full(Path(paths[0]) if paths else temporary)
+    reason = next((line for line in reversed(tail) if line.strip()), "no output")
+    if _NETWORK.search(output):
         return ControlPlaneError(
-            f"Go could not download the modules ({last}); check the network and GOPROXY, and start "
-            f"again: finished downloads are kept (log: {log})"
+            f"Go could not download the modules ({reason}); check the network and GOPROXY, and "
+            f"start again: finished downloads are kept (log: {log})"
         )
-    return ControlPlaneError(f"go build failed ({last}); the whole output is in {log}")
+    return ControlPlaneError(f"go build failed ({reason}); the whole output is in {log}")
 
 
-def require_room(places: Sequence[Path], needed: int) -> None:
-    """Raise ControlPlaneError if a file system of `places` has less than `needed` bytes free."""
-    for place in places:
-        free = shutil.disk_usage(_nearest_existing(place)).free
+def require_room(folders: Sequence[Path], needed: int) -> None:
+    """Raise ControlPlaneError if a file system of `folders` has less than `needed` bytes free."""
+    for folder in folders:
+        free = shutil.disk_usage(_nearest_existing(folder)).free
         if free < needed:
             raise ControlPlaneError(
-                f"building needs {needed / 1e9:.1f} GB, and {place} has {free / 1e9:.1f} GB left; "
+                f"building needs {needed / 1e9:.1f} GB, and {folder} has {free / 1e9:.1f} GB left; "
                 "free some, or set XDG_CACHE_HOME, GOCACHE and GOMODCACHE to folders on a larger "
                 "disk"
             )

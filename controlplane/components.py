@@ -74,8 +74,8 @@ class Plan:
     def command(self, name: str) -> list[str]:
         """Return the command of a component; the caller's flags come last and override the rest."""
         flags = _FLAGS[name](self)
-        before = ONE_PROCESSOR if name == KWOK else ()
-        return [*before, str(self.bin / name), *flags, *self.extra_args.get(name, ())]
+        prefix = ONE_PROCESSOR if name == KWOK else ()
+        return [*prefix, str(self.bin / name), *flags, *self.extra_args.get(name, ())]
 
 
 def _etcd(plan: Plan) -> list[str]:

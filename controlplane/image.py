@@ -57,13 +57,13 @@ def is_reproducible(version: str, report: Report) -> bool:
     target = cache.root() / f"image-twice-{cache.digest([*recipe, Path(__file__).read_bytes()])}"
     if target.exists():
         return True
-    first = identity(build(version, report))
+    image_id = identity(build(version, report))
     with tempfile.TemporaryDirectory(dir=cache.root()) as folder:
         archive = Path(folder) / "holdfast.tar"
         _make(version, archive, report, "--no-cache")
-        same = identity(archive) == first
+        same = identity(archive) == image_id
     if same:
-        target.write_text(first)
+        target.write_text(image_id)
     return same
 
 
@@ -90,8 +90,10 @@ def _key(version: str) -> str:
     files = [PROJECT / name for name in (*_SOURCES, *_PINS)]
     for folder in _CODE:
         files += sorted((PROJECT / folder).rglob("*.py"))
-    named = [f"{file.relative_to(PROJECT)}".encode() + b"\0" + file.read_bytes() for file in files]
-    return cache.digest([version.encode(), _SUITE.encode(), _PACKAGES.encode(), *named])
+    contents = [
+        f"{file.relative_to(PROJECT)}".encode() + b"\0" + file.read_bytes() for file in files
+    ]
+    return cache.digest([version.encode(), _SUITE.encode(), _PACKAGES.encode(), *contents])
 
 
 def _base(report: Report) -> Path:
@@ -101,8 +103,8 @@ def _base(report: Report) -> Path:
         report(Step("installing Debian packages into a base image"))
         with cache.publishing(target) as folder:
             root = folder / "root"
-            wanted = ["--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(root)]
-            _run(["unshare", "--mount", "debootstrap", *wanted])
+            arguments = ["--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(root)]
+            _run(["unshare", "--mount", "debootstrap", *arguments])
             _tidy(root)
             _run(["tar", "--numeric-owner", "-C", str(root), "-cf", str(folder / "root.tar"), "."])
             shutil.rmtree(root)
@@ -123,20 +125,20 @@ def _wheels(report: Report) -> Path:
     if not target.exists():
         report(Step("downloading wheels"))
         pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
-        chosen = ["--python-version", _PYTHON, "--only-binary=:all:", "--no-deps", "--quiet"]
+        options = ["--python-version", _PYTHON, "--only-binary=:all:", "--no-deps", "--quiet"]
         with cache.publishing(target) as folder:
             for pin in pins:
-                named = ["--require-hashes", "--dest", str(folder), "--requirement", str(pin)]
-                _run([*pip, *chosen, *named])
+                arguments = ["--require-hashes", "--dest", str(folder), "--requirement", str(pin)]
+                _run([*pip, *options, *arguments])
     return target
 
 
 def _build(version: str, base: Path, wheels: Path, archive: Path, options: Sequence[str]) -> None:
     if not _buildah("images", "--quiet", "--filter", f"reference={_BASE}"):
-        made = _buildah("from", "scratch")
-        _buildah("add", "--quiet", made, str(base), "/")
-        _buildah("commit", "--quiet", "--timestamp", "0", made, _BASE)
-        _buildah("rm", made)
+        container = _buildah("from", "scratch")
+        _buildah("add", "--quiet", container, str(base), "/")
+        _buildah("commit", "--quiet", "--timestamp", "0", container, _BASE)
+        _buildah("rm", container)
     arguments = {
         "BASE": _BASE,
         "PIP_FIND_LINKS": "/wheels",
@@ -161,23 +163,25 @@ def _buildah(command: str, *arguments: str) -> str:
     A separate mount namespace discards its mounts on exit.
     """
     store = cache.root() / "images"
-    places = ["--root", str(store / "root"), "--runroot", str(store / "run")]
-    return _run(["unshare", "--mount", "buildah", *places, command, *arguments]).strip()
+    options = ["--root", str(store / "root"), "--runroot", str(store / "run")]
+    return _run(["unshare", "--mount", "buildah", *options, command, *arguments]).strip()
 
 
 def _run(command: Sequence[str]) -> str:
     environment = {"STORAGE_DRIVER": "overlay", "BUILDAH_ISOLATION": "chroot"}
-    done = subprocess.run(
+    result = subprocess.run(
         command, capture_output=True, text=True, check=False, env={**os.environ, **environment}
     )
-    if done.returncode != 0:
-        lines = (done.stderr.strip() or done.stdout.strip()).splitlines()
+    if result.returncode != 0:
+        lines = (result.stderr.strip() or result.stdout.strip()).splitlines()
         raise ControlPlaneError(f"{' '.join(command[:4])} … failed: " + "\n".join(lines[-10:]))
-    return done.stdout
+    return result.stdout
 
 
 def _require_tools() -> None:
-    missing: Iterable[str] = [one for name, one in _TOOLS.items() if shutil.which(name) is None]
+    missing: Iterable[str] = [
+        package for name, package in _TOOLS.items() if shutil.which(name) is None
+    ]
     if missing:
         raise ControlPlaneError(
             f"building the image needs {', '.join(missing)}; install what is missing (Debian and "

@@ -14,11 +14,11 @@ from holdfast.certs.authority import KeyPair
 
 def kubeconfig(server: str, ca: bytes, user: str, pair: KeyPair) -> bytes:
     """Return a kubeconfig for one user of one server, with embedded certificates."""
-    proof = {
+    credentials = {
         "client-certificate-data": _data(pair.certificate),
         "client-key-data": _data(pair.key),
     }
-    return _kubeconfig(server, ca, user, proof)
+    return _kubeconfig(server, ca, user, credentials)
 
 
 def token_kubeconfig(server: str, ca: bytes, user: str, token: str) -> bytes:
@@ -26,7 +26,7 @@ def token_kubeconfig(server: str, ca: bytes, user: str, token: str) -> bytes:
     return _kubeconfig(server, ca, user, {"token": token})
 
 
-def _kubeconfig(server: str, ca: bytes, user: str, proof: Mapping[str, str]) -> bytes:
+def _kubeconfig(server: str, ca: bytes, user: str, credentials: Mapping[str, str]) -> bytes:
     content = {
         "apiVersion": "v1",
         "kind": "Config",
@@ -37,7 +37,7 @@ def _kubeconfig(server: str, ca: bytes, user: str, proof: Mapping[str, str]) -> 
                 "cluster": {"server": server, "certificate-authority-data": _data(ca)},
             }
         ],
-        "users": [{"name": user, "user": dict(proof)}],
+        "users": [{"name": user, "user": dict(credentials)}],
         "contexts": [{"name": "holdfast", "context": {"cluster": "holdfast", "user": user}}],
     }
     return yaml.safe_dump(content, sort_keys=False).encode()

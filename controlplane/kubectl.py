@@ -35,20 +35,20 @@ class Kubectl:
         Raises ControlPlaneError with kubectl's error if it fails (unless `check` is False), or if
         it takes longer than `timeout` seconds.
         """
-        quiet = {"KUBECACHEDIR": str(self.cache), "KUBERC": "off"}
-        shown = f"kubectl {' '.join(arguments)}"
+        settings = {"KUBECACHEDIR": str(self.cache), "KUBERC": "off"}
+        command = f"kubectl {' '.join(arguments)}"
         try:
-            done = subprocess.run(
+            result = subprocess.run(
                 [self.binary, "--kubeconfig", kubeconfig, *arguments],
                 input=stdin or "",
-                env={**os.environ, **quiet},
+                env={**os.environ, **settings},
                 capture_output=True,
                 text=True,
                 timeout=timeout,
                 check=False,
             )
         except subprocess.TimeoutExpired as error:
-            raise ControlPlaneError(f"{shown}: timed out after {timeout:.0f} s") from error
-        if check and done.returncode != 0:
-            raise ControlPlaneError(f"{shown}: {done.stderr.strip() or done.stdout.strip()}")
-        return done.stdout
+            raise ControlPlaneError(f"{command}: timed out after {timeout:.0f} s") from error
+        if check and result.returncode != 0:
+            raise ControlPlaneError(f"{command}: {result.stderr.strip() or result.stdout.strip()}")
+        return result.stdout

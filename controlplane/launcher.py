@@ -55,15 +55,15 @@ class ControlPlane:
         extra_args: Mapping[str, Sequence[str]] = MappingProxyType({}),
         report: Report | None = None,
     ) -> None:
-        usual = Settings()
+        defaults = Settings()
         self._settings = Settings(
             nodes=nodes,
             address=address,
             audit=audit,
             port=port,
             durable=durable,
-            node_labels=node_labels or usual.node_labels,
-            node_capacity=node_capacity or usual.node_capacity,
+            node_labels=node_labels or defaults.node_labels,
+            node_capacity=node_capacity or defaults.node_capacity,
             scheduler_profiles=tuple(scheduler_profiles),
             stages=tuple(stages),
             extra_args=dict(extra_args),
@@ -214,9 +214,9 @@ class ControlPlane:
         it takes longer than `timeout` seconds.
         """
         binary, cache = self.bin / "kubectl", self.directory / "kubectl-cache"
-        chosen = kubeconfig or self.kubeconfig
+        path = kubeconfig or self.kubeconfig
         return Kubectl(binary, cache).run(
-            arguments, kubeconfig=chosen, stdin=stdin, check=check, timeout=timeout
+            arguments, kubeconfig=path, stdin=stdin, check=check, timeout=timeout
         )
 
     def keep_logs(self) -> Path:
@@ -256,6 +256,6 @@ class ControlPlane:
                 layout.logs.mkdir(mode=0o700, exist_ok=True)
             except OSError as error:
                 raise from_os_error(error, directory) from error
-            taken = f"another control plane runs in {directory}; choose another directory"
-            stack.enter_context(cache.lock_now(directory / "lock", taken))
+            message = f"another control plane runs in {directory}; choose another directory"
+            stack.enter_context(cache.lock_now(directory / "lock", message))
             return Running(binaries, layout, Processes(layout, guard), stack.pop_all())

@@ -39,5 +39,5 @@ class NodeLeases:
         return self._names == self._existing()
 
     def _existing(self) -> set[str]:
-        listed = self._api.get(_LEASES) or {"items": []}
-        return self._names & {one["metadata"]["name"] for one in listed["items"]}
+        response = self._api.get(_LEASES) or {"items": []}
+        return self._names & {lease["metadata"]["name"] for lease in response["items"]}

@@ -66,7 +66,10 @@ class ModuleSet:
 
     def only(self, names: Collection[str]) -> ModuleSet:
         """Return the same set with only the named binaries."""
-        return replace(self, packages={n: p for n, p in self.packages.items() if n in names})
+        return replace(
+            self,
+            packages={name: package for name, package in self.packages.items() if name in names},
+        )
 
 
 def version_flags(version: str) -> tuple[str, ...]:

@@ -109,16 +109,16 @@ class Node:
         """Run containerd's client in the namespace of the node's pods, and return its output."""
         plan = self._plan()
         address = ["--address", str(plan.socket), "--namespace", "k8s.io"]
-        done = subprocess.run(
+        result = subprocess.run(
             [plan.programs.containerd / "ctr", *address, *arguments],
             capture_output=True,
             text=True,
             timeout=_IMPORT_TIMEOUT,
             check=False,
         )
-        if done.returncode != 0:
-            raise ControlPlaneError(f"ctr {' '.join(arguments)}: {done.stderr.strip()}")
-        return done.stdout
+        if result.returncode != 0:
+            raise ControlPlaneError(f"ctr {' '.join(arguments)}: {result.stderr.strip()}")
+        return result.stdout
 
     def _plan(self) -> NodePlan:
         plane = self.plane
@@ -149,10 +149,10 @@ class Node:
         return False
 
     def _node_ready(self) -> bool:
-        shown = self.plane.kubectl(
+        output = self.plane.kubectl(
             "get", "node", node_plan.NAME, "--ignore-not-found", "-o", "json"
         )
-        return bool(shown) and nodes.is_ready(json.loads(shown))
+        return bool(output) and nodes.is_ready(json.loads(output))
 
 
 def _make_bridge() -> None:
@@ -164,9 +164,9 @@ def _make_bridge() -> None:
         ["link", "set", node_plan.BRIDGE, "up"],
         ["route", "add", SERVICE_RANGE, "dev", node_plan.BRIDGE],
     ):
-        done = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
-        if done.returncode != 0:
-            raise ControlPlaneError(f"ip {' '.join(arguments)}: {done.stderr.strip()}")
+        result = subprocess.run(["ip", *arguments], capture_output=True, text=True, check=False)
+        if result.returncode != 0:
+            raise ControlPlaneError(f"ip {' '.join(arguments)}: {result.stderr.strip()}")
 
 
 def _proxy_ready() -> bool:

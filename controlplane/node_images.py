@@ -51,22 +51,22 @@ def docker_archive(program: Path) -> bytes:
 
 
 def _tar(files: Mapping[str, bytes], mode: int = 0o644) -> bytes:
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w") as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as archive:
         for name, content in files.items():
             entry = tarfile.TarInfo(name)
             entry.size, entry.mode = len(content), mode
             archive.addfile(entry, io.BytesIO(content))
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def _compile(target: Path) -> None:
     command = ["gcc", "-static", "-Os", "-s", "-o", str(target), str(_PAUSE_SOURCE)]
     try:
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        result = subprocess.run(command, capture_output=True, text=True, check=False)
     except OSError as error:
         raise ControlPlaneError(
             "a real node needs gcc; install it (Debian and Ubuntu: apt install gcc libc6-dev)"
         ) from error
-    if done.returncode != 0:
-        raise ControlPlaneError(f"gcc cannot compile {_PAUSE_SOURCE}: {done.stderr.strip()}")
+    if result.returncode != 0:
+        raise ControlPlaneError(f"gcc cannot compile {_PAUSE_SOURCE}: {result.stderr.strip()}")

@@ -145,18 +145,18 @@ def enable_controllers(root: Path, guard: Guard) -> None:
     A kubelet rejects a group without a controller that the machine has, and systemd enables fewer.
     Raises ControlPlaneError if they cannot be enabled.
     """
-    there = set((root / "cgroup.controllers").read_text().split())
-    enabling = root / "cgroup.subtree_control"
-    lacking = sorted(there & CONTROLLERS - set(enabling.read_text().split()))
-    if not lacking:
+    available = set((root / "cgroup.controllers").read_text().split())
+    control_file = root / "cgroup.subtree_control"
+    missing = sorted(available & CONTROLLERS - set(control_file.read_text().split()))
+    if not missing:
         return
-    guard.writes(enabling, " ".join(f"-{one}" for one in lacking))
+    guard.writes(control_file, " ".join(f"-{controller}" for controller in missing))
     try:
-        enabling.write_text(" ".join(f"+{one}" for one in lacking))
+        control_file.write_text(" ".join(f"+{controller}" for controller in missing))
     except OSError as error:
         raise ControlPlaneError(
-            f"a real node needs the cgroup controllers {', '.join(lacking)}, which cannot be "
-            f"enabled in {enabling} ({os.strerror(error.errno or 0)}); run this on a "
+            f"a real node needs the cgroup controllers {', '.join(missing)}, which cannot be "
+            f"enabled in {control_file} ({os.strerror(error.errno or 0)}); run this on a "
             "dedicated machine or VM, not in a container"
         ) from error
 

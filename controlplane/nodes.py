@@ -23,7 +23,7 @@ def node_name(index: int) -> str:
 def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> dict[str, Any]:
     """Return a Node object; `labels` override the default ones."""
     name = node_name(index)
-    usual = {
+    defaults = {
         "kubernetes.io/hostname": name,
         "kubernetes.io/os": "linux",
         "kubernetes.io/arch": ARCHITECTURE,
@@ -32,7 +32,7 @@ def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> 
     return {
         "apiVersion": "v1",
         "kind": "Node",
-        "metadata": {"name": name, "labels": {**usual, **labels}, "annotations": dict([FAKE])},
+        "metadata": {"name": name, "labels": {**defaults, **labels}, "annotations": dict([FAKE])},
         "status": {
             "capacity": dict(capacity),
             "allocatable": dict(capacity),
@@ -41,10 +41,10 @@ def node(index: int, labels: Mapping[str, str], capacity: Mapping[str, str]) -> 
     }
 
 
-def is_ready(listed: Mapping[str, Any]) -> bool:
+def is_ready(manifest: Mapping[str, Any]) -> bool:
     """Return whether a node is Ready and has no node.kubernetes.io taint, such as not-ready."""
-    conditions = listed.get("status", {}).get("conditions", [])
-    taints = listed.get("spec", {}).get("taints", [])
+    conditions = manifest.get("status", {}).get("conditions", [])
+    taints = manifest.get("spec", {}).get("taints", [])
     return any(
-        one["type"] == "Ready" and one["status"] == "True" for one in conditions
-    ) and not any(one["key"].startswith("node.kubernetes.io/") for one in taints)
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    ) and not any(taint["key"].startswith("node.kubernetes.io/") for taint in taints)

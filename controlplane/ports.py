@@ -23,19 +23,19 @@ def free_ports(count: int) -> list[int]:
     chooses.
     """
     highest = min(_HIGHEST, _first_ephemeral() - 1)
-    found: list[int] = []
-    with ExitStack() as held:
+    ports: list[int] = []
+    with ExitStack() as stack:
         for _ in range(_TRIES):
-            if len(found) == count or highest <= _LOWEST:
+            if len(ports) == count or highest <= _LOWEST:
                 break
             port = random.randint(_LOWEST, highest)  # noqa: S311 - no secret
-            if port not in found and (bound := _bind(port)) is not None:
-                held.enter_context(bound)
-                found.append(port)
-        while len(found) < count:
-            chosen = held.enter_context(socket.create_server(("127.0.0.1", 0)))
-            found.append(chosen.getsockname()[1])
-    return found
+            if port not in ports and (listener := _bind(port)) is not None:
+                stack.enter_context(listener)
+                ports.append(port)
+        while len(ports) < count:
+            server = stack.enter_context(socket.create_server(("127.0.0.1", 0)))
+            ports.append(server.getsockname()[1])
+    return ports
 
 
 def require_free(port: int) -> None:

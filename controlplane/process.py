@@ -79,9 +79,9 @@ class Process:
                 start_new_session=True,
             )
         self._guard.ends(self._child.pid)
-        with suppress(BrokenPipeError), self._child.stdin or nullcontext() as gate:
-            if gate is not None:
-                gate.write(b"\n")
+        with suppress(BrokenPipeError), self._child.stdin or nullcontext() as stdin:
+            if stdin is not None:
+                stdin.write(b"\n")
 
     def wait_ready(self, timeout: float = READY_TIMEOUT) -> None:
         """Wait until it is ready. Raises ControlPlaneError if it ends or takes too long."""
@@ -99,11 +99,11 @@ class Process:
         """Raise ControlPlaneError, with the last lines of its log, if it has ended."""
         if self.running:
             return
-        said = tail(self.log)
-        kind = PortTakenError if "address already in use" in said else ControlPlaneError
+        output = tail(self.log)
+        kind = PortTakenError if "address already in use" in output else ControlPlaneError
         raise kind(
             f"{self.name} ended by itself with exit code {self._started().returncode}; "
-            f"last lines of {self.log}:\n{said}"
+            f"last lines of {self.log}:\n{output}"
             + (f"\n{_NO_INOTIFY}" if "inotify" in _end(self.log) else "")
         )
 
@@ -166,6 +166,6 @@ def _end(log: Path) -> str:
         return f"(cannot be read: {error})"
 
 
-def child_environment(given: Mapping[str, str]) -> dict[str, str]:
+def child_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """Return the environment without variables that components would read as settings."""
-    return {name: value for name, value in given.items() if not name.startswith(_FOREIGN)}
+    return {name: value for name, value in environment.items() if not name.startswith(_FOREIGN)}

@@ -44,8 +44,8 @@ class PlainReport:
             return
         self._what, self._next = step.what, now + PLAIN_INTERVAL
         count = f" {step.done}" if step.done or step.total else ""
-        of = f"/{step.total}" if step.total is not None else ""
-        self._stream.write(f"controlplane: {step.what}{count}{of}\n")
+        total = f"/{step.total}" if step.total is not None else ""
+        self._stream.write(f"controlplane: {step.what}{count}{total}\n")
         self._stream.flush()
 
 

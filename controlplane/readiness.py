@@ -53,10 +53,10 @@ class Readiness:
         if not answers(self._kwok_port):
             return False
         try:
-            held = self.leases.complete()
-            listed = self.api.get("/api/v1/nodes") or {"items": []}
+            has_leases = self.leases.complete()
+            response = self.api.get("/api/v1/nodes") or {"items": []}
         except ControlPlaneError:
             return False
         names = {nodes.node_name(index) for index in range(1, self._node_count + 1)}
-        ready = {one["metadata"]["name"] for one in listed["items"] if nodes.is_ready(one)}
-        return held and names <= ready
+        ready = {node["metadata"]["name"] for node in response["items"] if nodes.is_ready(node)}
+        return has_leases and names <= ready

@@ -38,19 +38,19 @@ def start_time(pid: int) -> str | None:
             return None
         fields = stat.rpartition(")")[2].split()  # the name before may contain spaces and brackets
         return None if fields[0] in "ZX" else fields[19]
-    answer = subprocess.run(
+    result = subprocess.run(
         ["ps", "-o", "stat=,lstart=", "-p", str(pid)], capture_output=True, text=True, check=False
     )
-    state, _, started = answer.stdout.strip().partition(" ")
+    state, _, started = result.stdout.strip().partition(" ")
     return None if not state or state.startswith("Z") else "_".join(started.split())
 
 
 def end(processes: dict[int, str]) -> None:
     """Send SIGTERM, then SIGKILL, to each process whose start time still matches."""
-    for number, patience in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _DEATH)):
+    for number, timeout in ((signal.SIGTERM, GRACE), (signal.SIGKILL, _DEATH)):
         _send(processes, number)
         _send(processes, signal.SIGCONT)
-        deadline = time.monotonic() + patience
+        deadline = time.monotonic() + timeout
         while _alive(processes) and time.monotonic() < deadline:
             time.sleep(_POLL)
 
@@ -69,21 +69,21 @@ class Leftovers:
 
 def read(lines: Iterable[str]) -> Leftovers:
     """Return what to clean up; skips a line that was cut off when the launcher ended."""
-    found = Leftovers()
+    leftovers = Leftovers()
     for line in lines:
-        kind, _, rest = line.removesuffix("\n").partition(" ")
-        first, _, second = rest.partition(" ")
+        kind, _, arguments = line.removesuffix("\n").partition(" ")
+        key, _, value = arguments.partition(" ")
         if not line.endswith("\n"):
             continue
         if kind == "process":
-            found.processes[int(first)] = second
+            leftovers.processes[int(key)] = value
         elif kind == "remove":
-            found.folders.append(Path(rest))
+            leftovers.folders.append(Path(arguments))
         elif kind == "cgroup":
-            found.cgroups.append(rest)
+            leftovers.cgroups.append(arguments)
         elif kind == "write":
-            found.settings[Path(first)] = second
-    return found
+            leftovers.settings[Path(key)] = value
+    return leftovers
 
 
 def remove_cgroup(name: str, root: Path = CGROUPS) -> None:
@@ -93,10 +93,10 @@ def remove_cgroup(name: str, root: Path = CGROUPS) -> None:
     """
     deadline = time.monotonic() + _DEATH
     for top in (root / name, *root.glob(f"*/{name}")):
-        below = [Path(folder) for folder, _, _ in os.walk(top, topdown=False)]
-        while below and time.monotonic() < deadline:
-            below = [folder for folder in below if not _removed(folder)]
-            if below:
+        folders = [Path(folder) for folder, _, _ in os.walk(top, topdown=False)]
+        while folders and time.monotonic() < deadline:
+            folders = [folder for folder in folders if not _removed(folder)]
+            if folders:
                 time.sleep(_POLL)
 
 
@@ -122,14 +122,14 @@ def main() -> None:
     """Wait until the launcher ends, then clean up."""
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         signal.signal(number, signal.SIG_IGN)
-    found = read(sys.stdin)
-    end(found.processes)
-    for name in found.cgroups:
+    leftovers = read(sys.stdin)
+    end(leftovers.processes)
+    for name in leftovers.cgroups:
         remove_cgroup(name)
-    for path, value in found.settings.items():
+    for path, value in leftovers.settings.items():
         with suppress(OSError):
             path.write_text(value, encoding="utf-8")
-    for folder in found.folders:
+    for folder in leftovers.folders:
         shutil.rmtree(folder, ignore_errors=True)
 
 

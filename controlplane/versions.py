@@ -30,8 +30,8 @@ _TIMEOUT = 600.0  # seconds to download the modules of one version over a slow c
 
 def available() -> list[str]:
     """Return the older versions that are pinned here, oldest first."""
-    found = (folder.name for folder in _FOLDER.iterdir() if (folder / "go.sum").is_file())
-    return sorted(found, key=lambda version: [int(part) for part in version.split(".")])
+    names = (folder.name for folder in _FOLDER.iterdir() if (folder / "go.sum").is_file())
+    return sorted(names, key=lambda version: [int(part) for part in version.split(".")])
 
 
 def pinned(version: str) -> ModuleSet | None:
@@ -65,8 +65,8 @@ def pin(version: str, go: Go) -> Path:
         raise ControlPlaneError(
             f"{version!r:.40} is not a version of Kubernetes; write it as 1.30.14"
         )
-    answer = _go(go, ["mod", "download", "-json", f"{_MODULE}@v{version}"], _FOLDER)
-    source = Path(json.loads(answer)["GoMod"]).read_text(encoding="utf-8")
+    output = _go(go, ["mod", "download", "-json", f"{_MODULE}@v{version}"], _FOLDER)
+    source = Path(json.loads(output)["GoMod"]).read_text(encoding="utf-8")
     folder = _FOLDER / version
     folder.mkdir(exist_ok=True)
     (folder / "go.mod").write_text(go_mod(version, source), encoding="utf-8")
@@ -81,20 +81,20 @@ def go_mod(version: str, source: str) -> str:
     with their published versions.
     """
     published = f"v0.{version.partition('.')[2]}"
-    replaced = [f"\t{name} => {name} {published}" for name in _STAGING.findall(source)]
+    replacements = [f"\t{name} => {name} {published}" for name in _STAGING.findall(source)]
     tools = [f"\t{_MODULE}/cmd/{name}" for name in _COMPONENTS]
     parts = [
         f"module kubernetes-{version}",
         f"go {_GO}",
         f"require {_MODULE} v{version}",
-        "\n".join(["replace (", *replaced, ")"]),
+        "\n".join(["replace (", *replacements, ")"]),
         "\n".join(["tool (", *tools, ")"]),
     ]
     return "\n\n".join(parts) + "\n"
 
 
 def _go(go: Go, arguments: Sequence[str], folder: Path) -> str:
-    done = subprocess.run(
+    result = subprocess.run(
         [go.binary, *arguments],
         cwd=folder,
         env=go.environment(),
@@ -103,9 +103,9 @@ def _go(go: Go, arguments: Sequence[str], folder: Path) -> str:
         timeout=_TIMEOUT,
         check=False,
     )
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip() or "no output").splitlines()[-1]
+    if result.returncode != 0:
+        message = (result.stderr.strip() or result.stdout.strip() or "no output").splitlines()[-1]
         raise ControlPlaneError(
-            f"go {' '.join(arguments)}: {said}; check the version, the network and GOPROXY"
+            f"go {' '.join(arguments)}: {message}; check the version, the network and GOPROXY"
         )
-    return done.stdout
+    return result.stdout

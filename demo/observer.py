@@ -52,9 +52,9 @@ def observe(cluster: Cluster, selector: str, seconds: float) -> Iterator[Observa
     query: dict[str, str | int] = {"labelSelector": selector, "watch": 1}
     query["timeoutSeconds"] = int(seconds)
     for line in cluster.lines(_PODS, query=query, timeout=seconds + 5):
-        seen = time.time()
+        now = time.time()
         event = msgspec.json.decode(line)
         if event["type"] in {"ADDED", "MODIFIED"}:
             pod = event["object"]
             created = msgspec.convert(pod["metadata"]["creationTimestamp"], datetime)
-            yield Observation(seen - created.timestamp(), pod)
+            yield Observation(now - created.timestamp(), pod)

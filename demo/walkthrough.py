@@ -69,34 +69,34 @@ def run(build: Path) -> Outcome:
 
 
 def _example(cluster: ControlPlane, holdfast: Command) -> Outcome:
-    seen: queue.Queue[Observation | None] = queue.Queue()
+    observations: queue.Queue[Observation | None] = queue.Queue()
     client = Cluster.connect(cluster.kubeconfig)
-    observer = threading.Thread(target=_watch, args=(client, seen), daemon=True)
+    observer = threading.Thread(target=_watch, args=(client, observations), daemon=True)
     observer.start()
     _kubectl(cluster, "apply", "-f", str(EXAMPLE))
     _kubectl(cluster, "scale", "deployment", "busybox", "--replicas=1")
     try:
-        return _follow(cluster, _until_timeout(seen, holdfast))
+        return _follow(cluster, _until_timeout(observations, holdfast))
     finally:
         client.close()
 
 
-def _watch(client: Cluster, seen: queue.Queue[Observation | None]) -> None:
+def _watch(client: Cluster, observations: queue.Queue[Observation | None]) -> None:
     try:
         for observation in observe(client, "run=busybox", TIMEOUT):
-            seen.put(observation)
+            observations.put(observation)
     except ClusterError:
-        seen.put(None)
+        observations.put(None)
 
 
 def _until_timeout(
-    seen: queue.Queue[Observation | None], holdfast: Command
+    observations: queue.Queue[Observation | None], holdfast: Command
 ) -> Iterator[Observation]:
     deadline = time.monotonic() + TIMEOUT
-    while (left := deadline - time.monotonic()) > 0:
+    while (timeout := deadline - time.monotonic()) > 0:
         holdfast.check()
         try:
-            observation = seen.get(timeout=min(left, 1.0))
+            observation = observations.get(timeout=min(timeout, 1.0))
         except queue.Empty:
             continue
         if observation is None:
@@ -104,8 +104,8 @@ def _until_timeout(
         yield observation
 
 
-def _follow(cluster: ControlPlane, life: Iterator[Observation]) -> Outcome:
-    held = next(life, None)
+def _follow(cluster: ControlPlane, observations: Iterator[Observation]) -> Outcome:
+    held = next(observations, None)
     if held is None:
         raise WalkthroughError("no pod was created")
     _event(held, f"pod {held.name} created")
@@ -115,14 +115,16 @@ def _follow(cluster: ControlPlane, life: Iterator[Observation]) -> Outcome:
     _event(held, f"hint:  {HELD_ANNOTATION}: {held.annotation(HELD_ANNOTATION)}")
     _kubectl(cluster, "get", "pods")
     with _countdown(held.age):
-        released = _first(life, lambda observation: not observation.gates, "is still held")
+        released = _first(observations, lambda observation: not observation.gates, "is still held")
     _event(released, "released: gate removed")
     scheduled = _first(
-        chain([released], life), lambda observation: bool(observation.node), "is not scheduled"
+        chain([released], observations),
+        lambda observation: bool(observation.node),
+        "is not scheduled",
     )
     _event(scheduled, f"scheduled to {scheduled.node}")
     running = _first(
-        chain([scheduled], life), lambda observation: observation.running, "does not run"
+        chain([scheduled], observations), lambda observation: observation.running, "does not run"
     )
     _event(running, "running")
     _kubectl(cluster, "get", "pods")
@@ -136,10 +138,10 @@ def _follow(cluster: ControlPlane, life: Iterator[Observation]) -> Outcome:
 
 
 def _first(
-    life: Iterable[Observation], is_so: Callable[[Observation], bool], otherwise: str
+    observations: Iterable[Observation], condition: Callable[[Observation], bool], otherwise: str
 ) -> Observation:
-    for observation in life:
-        if is_so(observation):
+    for observation in observations:
+        if condition(observation):
             return observation
     raise WalkthroughError(f"after {TIMEOUT:.0f} s the pod {otherwise}")
 
@@ -159,8 +161,8 @@ def _countdown(age: float) -> Iterator[None]:
 
         def tick() -> None:
             while not stop.wait(0.1):
-                passed = time.monotonic() - began
-                progress.update(task, completed=passed, left=max(0.0, DELAY - passed))
+                elapsed = time.monotonic() - began
+                progress.update(task, completed=elapsed, left=max(0.0, DELAY - elapsed))
 
         ticker = threading.Thread(target=tick)
         ticker.start()
@@ -172,8 +174,8 @@ def _countdown(age: float) -> Iterator[None]:
 
 
 def _kubectl(cluster: ControlPlane, *arguments: str) -> None:
-    shown = " ".join(Path(word).name if word == str(EXAMPLE) else word for word in arguments)
-    _out.print(f"  $ kubectl {shown}", style="bold")
+    command = " ".join(Path(word).name if word == str(EXAMPLE) else word for word in arguments)
+    _out.print(f"  $ kubectl {command}", style="bold")
     for line in cluster.kubectl(*arguments).splitlines():
         _out.print(f"    {line}", markup=False)
 

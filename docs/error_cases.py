@@ -52,9 +52,9 @@ def _looked_up_in_vain() -> str:
     )
     review = body(make_launcher(), userInfo={"username": kubevirt.CONTROLLER_ACCOUNT})
     pipeline = make_pipeline(handle=_looking_up(lookup))
-    answering = AdmissionHandler(pipeline, ServerMetrics(), conditions="")
-    answer = json.loads(answering.handle("/mutate", "application/json", review).body)
-    return str(answer["response"]["status"]["message"])
+    handler = AdmissionHandler(pipeline, ServerMetrics(), conditions="")
+    response = json.loads(handler.handle("/mutate", "application/json", review).body)
+    return str(response["response"]["status"]["message"])
 
 
 def _created_by_another_account() -> str:
@@ -66,8 +66,8 @@ def _created_by_another_account() -> str:
     )
     args = {"name": "sticky", "args": {"account": kubevirt.CONTROLLER_ACCOUNT}}
     profiles = json.dumps([{"pluginConfig": [args]}])
-    other = "system:serviceaccount:openshift-cnv:kubevirt-controller"
-    review = read_review(make_launcher(), userInfo={"username": other})
+    account = "system:serviceaccount:openshift-cnv:kubevirt-controller"
+    review = read_review(make_launcher(), userInfo={"username": account})
     pipeline = make_pipeline(f"profiles: {profiles}", handle=_looking_up(lookup))
     return pipeline.mutate(review, now_ms=NOW_MS).message
 
@@ -79,9 +79,13 @@ def _looking_up(lookup: FakeLookup) -> Handle:
 
 
 def _of_guard() -> str:
-    made = pod_policies.policies(make_profiles())
-    named = (one["spec"] for one in made if one["metadata"]["name"] == pod_policies.CONTROLLER_PODS)
-    policy = next(spec for spec in named if "validations" in spec)
+    manifests = pod_policies.policies(make_profiles())
+    specs = (
+        manifest["spec"]
+        for manifest in manifests
+        if manifest["metadata"]["name"] == pod_policies.CONTROLLER_PODS
+    )
+    policy = next(spec for spec in specs if "validations" in spec)
     return str(policy["validations"][3]["message"])
 
 

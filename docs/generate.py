@@ -84,13 +84,13 @@ def objects() -> str:
 def _values(rows: Iterable[Any], accepted: Callable[[Any], str]) -> str:
     """Return a table of the values, grouped by result, accepted ones first."""
     grouped: dict[str, list[str]] = {}
-    for each in sorted(rows, key=lambda row: not _is_accepted(row)):
-        if len(each.value) <= LONGEST_VALUE:
-            result = _result(each, accepted)
-            grouped.setdefault(result, []).append(f"`{messages.quote(each.value)}`")
+    for case in sorted(rows, key=lambda row: not _is_accepted(row)):
+        if len(case.value) <= LONGEST_VALUE:
+            result = _result(case, accepted)
+            grouped.setdefault(result, []).append(f"`{messages.quote(case.value)}`")
     return table(
         ("result", "values"),
-        [(result, _listed(result, found)) for result, found in grouped.items()],
+        [(result, _listed(result, values)) for result, values in grouped.items()],
     )
 
 
@@ -143,8 +143,8 @@ def arguments() -> str:
     parts = []
     for plugin in plugins.BUILT_IN:
         parts.append(f"### {plugin.name}\n\n{_fields(plugin.args_type)}")
-        inner = filter(_has_table, schema.with_parts([plugin.args_type])[1:])
-        parts += [f"#### {kind.__name__}\n\n{_described(kind)}" for kind in inner]
+        kinds = filter(_has_table, schema.with_parts([plugin.args_type])[1:])
+        parts += [f"#### {kind.__name__}\n\n{_described(kind)}" for kind in kinds]
     return "\n\n".join(parts)
 
 
@@ -162,28 +162,30 @@ def _described(kind: schema.Struct) -> str:
 
 
 def _fields(kind: schema.Struct) -> str:
-    described = schema.field_docs(kind)
+    descriptions = schema.field_docs(kind)
     rows = []
-    for each in msgspec.structs.fields(kind):
-        meaning = described.get(each.name)
+    for field in msgspec.structs.fields(kind):
+        meaning = descriptions.get(field.name)
         if meaning is None:
-            raise LookupError(f"{each.name} has no description: add a docstring below it in {kind}")
-        rows.append((f"`{each.encode_name}`", _type(each.type), _default(each), meaning))
+            raise LookupError(
+                f"{field.name} has no description: add a docstring below it in {kind}"
+            )
+        rows.append((f"`{field.encode_name}`", _type(field.type), _default(field), meaning))
     if not rows:
         return "No arguments."
     return table(("field", "type", "default", "meaning"), rows)
 
 
 def _type(kind: Any) -> str:
-    origin, inner = typing.get_origin(kind), typing.get_args(kind)
+    origin, args = typing.get_origin(kind), typing.get_args(kind)
     if origin is Literal:
-        return " or ".join(f"`{value}`" if value else "empty" for value in inner)
+        return " or ".join(f"`{value}`" if value else "empty" for value in args)
     if origin is Annotated:
-        return _type(inner[0])
+        return _type(args[0])
     if origin in {Union, UnionType}:
-        return " or ".join(_type(one) for one in inner if one is not type(None))
+        return " or ".join(_type(arg) for arg in args if arg is not type(None))
     if origin in {list, tuple}:
-        return f"list of {_type(inner[0])}"
+        return f"list of {_type(args[0])}"
     if origin is dict:
         return "mapping"
     return NAMES.get(kind.__name__, kind.__name__)
@@ -209,8 +211,8 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 def commands() -> str:
     """Return the help of `holdfast` and its commands; common options are described once."""
     contexts = dict(_contexts("holdfast", _context(cli, "holdfast", None)))
-    counted = Counter(record for each in contexts.values() for record in _options(each))
-    common = [record for record, count in counted.items() if count >= COMMON]
+    counts = Counter(record for context in contexts.values() for record in _options(context))
+    common = [record for record, count in counts.items() if count >= COMMON]
     flags = option_rows(contexts["holdfast"], GLOBALS, global_flags=True)
     parts = [f"## Global options\n\n{_code(_definitions(flags))}"]
     parts.append(f"## Common options\n\n{_code(_definitions(common))}")
@@ -306,14 +308,14 @@ INFORMATION: Mapping[str, Sequence[str]] = MappingProxyType(
 
 def metrics() -> str:
     """Return the tables of metrics: first those of both processes, then those of each."""
-    found = {title: described_metrics(make()) for title, make in REGISTRIES.items()}
-    server, controller = found.values()
+    groups = {title: described_metrics(make()) for title, make in REGISTRIES.items()}
+    server, controller = groups.values()
     both = [metric for metric in server if metric in controller]
-    found = {"Both processes": both} | {
+    groups = {"Both processes": both} | {
         title: [metric for metric in exposed if metric not in both]
-        for title, exposed in found.items()
+        for title, exposed in groups.items()
     }
-    return "\n\n".join(f"### {title}\n\n{_metrics(exposed)}" for title, exposed in found.items())
+    return "\n\n".join(f"### {title}\n\n{_metrics(exposed)}" for title, exposed in groups.items())
 
 
 def _metrics(exposed: Iterable[Metric]) -> str:
@@ -327,15 +329,15 @@ def _metrics(exposed: Iterable[Metric]) -> str:
 def described_metrics(registry: CollectorRegistry) -> list[Metric]:
     """Return each metric as exposed to Prometheus."""
     suffix = {"counter": "_total", "info": "_info"}
-    found = []
+    entries = []
     # private, but the only way to list metrics that have no samples yet
     for collector in list(registry._collector_to_names):
         assert isinstance(collector, MetricWrapperBase)  # noqa: S101 - all of ours are
         metric = next(iter(collector.describe()))
         labels = INFORMATION.get(metric.name, collector._labelnames)
         name = metric.name + suffix.get(metric.type, "")
-        found.append(Metric(name, metric.type, labels, metric.documentation))
-    return found
+        entries.append(Metric(name, metric.type, labels, metric.documentation))
+    return entries
 
 
 # --- errors ------------------------------------------------------------------------------------
@@ -355,7 +357,11 @@ def troubleshooting() -> str:
     """Return the tables of common mistakes and the messages about them."""
     parts = []
     for title, mistakes in MISTAKES.items():
-        rows = [(one.mistake, _quoted(one.answer())) for one in mistakes if one.is_on_page]
+        rows = [
+            (mistake.mistake, _quoted(mistake.answer()))
+            for mistake in mistakes
+            if mistake.is_on_page
+        ]
         if rows:
             parts.append(f"## {title}\n\n{table(('mistake', 'answer'), rows)}")
     return "\n\n".join(parts)
@@ -380,9 +386,9 @@ def rights() -> str:
 def privileges() -> str:
     """Return what each attacker can and cannot do; `PRIVILEGES` also names tests for each row."""
     grouped: dict[str, list[str]] = {}
-    for each in yaml.safe_load(PRIVILEGES.read_text(encoding="utf-8")):
-        text = f"- **Can** {each['can']}.\n  **Cannot** {each['cannot']}."
-        grouped.setdefault(each["attacker"], []).append(text)
+    for privilege in yaml.safe_load(PRIVILEGES.read_text(encoding="utf-8")):
+        text = f"- **Can** {privilege['can']}.\n  **Cannot** {privilege['cannot']}."
+        grouped.setdefault(privilege["attacker"], []).append(text)
     return "\n\n".join(
         f"### {attacker[0].upper()}{attacker[1:]}\n\n" + "\n".join(rows)
         for attacker, rows in grouped.items()
@@ -429,11 +435,11 @@ def rendered(page: str) -> str:
     text = (ROOT / page).read_text(encoding="utf-8")
     for name, make in PAGES[page].items():
         begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-        found = re.search(f"{re.escape(begin)}\n.*?{re.escape(end)}", text, re.DOTALL)
-        if found is None:
+        match = re.search(f"{re.escape(begin)}\n.*?{re.escape(end)}", text, re.DOTALL)
+        if match is None:
             raise LookupError(f"docs/{page} lacks the lines {begin} and {end}; put them back")
         part = f"{begin}\n\n{make()}\n\n{end}"
-        text = text[: found.start()] + part + text[found.end() :]
+        text = text[: match.start()] + part + text[match.end() :]
     return text
 
 
@@ -441,8 +447,8 @@ def rendered(page: str) -> str:
 def main() -> None:
     """Write the generated parts of all pages."""
     logging.disable()  # producing some of the messages also logs them
-    made = {page: rendered(page) for page in PAGES} | {file: FILES[file]() for file in FILES}
-    for name, text in made.items():
+    texts = {page: rendered(page) for page in PAGES} | {file: FILES[file]() for file in FILES}
+    for name, text in texts.items():
         path = (ROOT / name).resolve()
         if not path.exists() or text != path.read_text(encoding="utf-8"):
             path.write_text(text, encoding="utf-8")

@@ -42,18 +42,18 @@ def stage(root: Path) -> None:
         (pages / OUTSIDE / name).parent.mkdir(parents=True, exist_ok=True)
         shutil.copyfile(root / name, pages / OUTSIDE / name)
     for path in pages.rglob("*.md"):
-        here = PurePosixPath(path.relative_to(pages).as_posix())
-        path.write_text(relinked(path.read_text(encoding="utf-8"), here), encoding="utf-8")
+        page = PurePosixPath(path.relative_to(pages).as_posix())
+        path.write_text(relinked(path.read_text(encoding="utf-8"), page), encoding="utf-8")
 
 
-def relinked(markdown: str, here: PurePosixPath) -> str:
-    """Return a page with its relative links rewritten; `here` is its path on the site."""
-    source = repository_path(here)
+def relinked(markdown: str, page: PurePosixPath) -> str:
+    """Return a page with its relative links rewritten; `page` is its path on the site."""
+    source = repository_path(page)
 
-    def rewritten(found: re.Match[str]) -> str:
-        before, target, anchor, after = found.groups()
-        wanted = site_path(PurePosixPath(posixpath.normpath(source.parent / target)))
-        return f"{before}{posixpath.relpath(wanted, here.parent)}{anchor or ''}{after}"
+    def rewritten(match: re.Match[str]) -> str:
+        before, target, anchor, after = match.groups()
+        destination = site_path(PurePosixPath(posixpath.normpath(source.parent / target)))
+        return f"{before}{posixpath.relpath(destination, page.parent)}{anchor or ''}{after}"
 
     return _LINK.sub(rewritten, markdown)
 

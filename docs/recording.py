@@ -31,20 +31,20 @@ def record(command: Sequence[str]) -> list[tuple[float, str]]:
     began = time.monotonic()
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
-    ) as running:
-        lines = [(time.monotonic() - began, line.rstrip()) for line in running.stdout or ()]
-    if running.returncode:
+    ) as process:
+        lines = [(time.monotonic() - began, line.rstrip()) for line in process.stdout or ()]
+    if process.returncode:
         raise SystemExit("\n".join(line for _, line in lines))
     return lines
 
 
 def animated(lines: Sequence[tuple[float, str]], title: str) -> str:
     """Return an SVG of a terminal in which each line appears at its time."""
-    last, at, delays = 0.0, 0.5, list[str]()
+    previous, delay, delays = 0.0, 0.5, list[str]()
     for seconds, _ in lines:
-        at += min(seconds - last, LONGEST_PAUSE)
-        last = seconds
-        delays.append(f' style="animation-delay: {at:.2f}s"')
+        delay += min(seconds - previous, LONGEST_PAUSE)
+        previous = seconds
+        delays.append(f' style="animation-delay: {delay:.2f}s"')
     return _drawn([line for _, line in lines], delays, "line", title)
 
 
@@ -55,12 +55,12 @@ def still(lines: Sequence[str], title: str) -> str:
 
 def _drawn(lines: Sequence[str], attributes: Sequence[str], kind: str, title: str) -> str:
     height = 2 * _MARGIN + _LINE * len(lines)
-    shown = []
+    elements = []
     for number, (line, attribute) in enumerate(zip(lines, attributes, strict=True)):
-        kinds = f"{kind} command" if line.lstrip().startswith("$ ") else kind
+        classes = f"{kind} command" if line.lstrip().startswith("$ ") else kind
         y = _MARGIN + _LINE * number + 14
-        shown.append(
-            f'  <text class="{kinds}"{attribute} x="{_MARGIN}" y="{y}">{escape(line)}</text>'
+        elements.append(
+            f'  <text class="{classes}"{attribute} x="{_MARGIN}" y="{y}">{escape(line)}</text>'
         )
     return "\n".join(
         [
@@ -68,7 +68,7 @@ def _drawn(lines: Sequence[str], attributes: Sequence[str], kind: str, title: st
             f"  <title>{escape(title)}</title>",
             f"  <style>{_STYLE}\n  </style>",
             f'  <rect width="{_WIDTH}" height="{height}" rx="8"/>',
-            *shown,
+            *elements,
             "</svg>\n",
         ]
     )

@@ -53,8 +53,8 @@ def rights() -> Iterator[Right]:
     for _, _, role in _found(FILES):
         for rule in role["rules"]:
             parts = ("apiGroups", "resources", "verbs")
-            for each in product(*(rule[part] for part in parts), rule.get("resourceNames", [""])):
-                yield Right(role["kind"], role["metadata"]["name"], *each)
+            for values in product(*(rule[part] for part in parts), rule.get("resourceNames", [""])):
+                yield Right(role["kind"], role["metadata"]["name"], *values)
 
 
 def roles() -> Iterator[tuple[str, Sequence[Row]]]:
@@ -63,26 +63,26 @@ def roles() -> Iterator[tuple[str, Sequence[Row]]]:
     Rules with the same verbs and reason share a row. Raises LookupError if a rule has no reason.
     """
     for file, document, role in _found((*FILES, *USER_FILES)):
-        why = reasons(document)
-        if len(why) != len(role["rules"]) or not all(why):
+        comments = reasons(document)
+        if len(comments) != len(role["rules"]) or not all(comments):
             raise LookupError(f"manifests/{file}: write a comment above each rule of a role")
         title = f"{role['kind']} {role['metadata']['name']}, {_ROLES[role['kind']]}"
-        found: dict[tuple[str, str], list[str]] = {}
-        for rule, reason in zip(role["rules"], why, strict=True):
-            found.setdefault((_code(rule["verbs"]), reason), []).append(_resources(rule))
-        yield title, [(", ".join(what), *key) for key, what in found.items()]
+        groups: dict[tuple[str, str], list[str]] = {}
+        for rule, reason in zip(role["rules"], comments, strict=True):
+            groups.setdefault((_code(rule["verbs"]), reason), []).append(_resources(rule))
+        yield title, [(", ".join(names), *key) for key, names in groups.items()]
 
 
 def reasons(document: str) -> list[str]:
     """Return the comment above each rule of a role, as one line each."""
-    found, comment = [], list[str]()
+    comments, comment = [], list[str]()
     for line in document.partition("\nrules:\n")[2].splitlines():
         if line.strip().startswith("#"):
             comment.append(line.strip().removeprefix("#").strip())
         elif line.startswith(_RULE):
-            found.append(" ".join(comment))
+            comments.append(" ".join(comment))
             comment = []
-    return found
+    return comments
 
 
 def _found(files: Sequence[str]) -> Iterator[tuple[str, str, Role]]:
@@ -90,17 +90,17 @@ def _found(files: Sequence[str]) -> Iterator[tuple[str, str, Role]]:
     for file in files:
         text = (MANIFESTS / file).read_text(encoding="utf-8")
         for document in text.split("\n---\n"):
-            read = yaml.safe_load(document)
-            if read["kind"] in _ROLES:
-                yield file, document, read
+            manifest = yaml.safe_load(document)
+            if manifest["kind"] in _ROLES:
+                yield file, document, manifest
 
 
 def _resources(rule: Mapping[str, Any]) -> str:
     """Return a rule's resources in kubectl's notation, such as `jobs.batch`."""
     names = rule.get("resourceNames", ())
-    only = f", only {_code(names)}" if names else ""
+    suffix = f", only {_code(names)}" if names else ""
     pairs = product(rule["resources"], rule["apiGroups"])
-    return _code(f"{resource}.{group}".rstrip(".") for resource, group in pairs) + only
+    return _code(f"{resource}.{group}".rstrip(".") for resource, group in pairs) + suffix
 
 
 def _code(words: Any) -> str:

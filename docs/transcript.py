@@ -60,12 +60,12 @@ def blocks(page: str) -> Iterator[tuple[str, str]]:
 
 def files(page: str) -> dict[str, str]:
     """Return the files that a page shows, by name."""
-    found = {}
+    texts = {}
     for _, text in blocks(page):
-        named = _FILE.match(text)
-        if named:
-            found[named[1]] = text
-    return found
+        match = _FILE.match(text)
+        if match:
+            texts[match[1]] = text
+    return texts
 
 
 def steps(page: str) -> list[Step]:
@@ -95,14 +95,14 @@ def normalized(line: str) -> str:
     return line.strip()
 
 
-def agrees(shown: Iterable[str], seen: Iterable[str]) -> bool:
+def agrees(page_lines: Iterable[str], printed_lines: Iterable[str]) -> bool:
     """Return whether a command printed the lines that the page shows, in any order."""
-    wanted = Counter(normalized(line) for line in shown if line.strip())
-    found = Counter(normalized(line) for line in seen if line.strip())
-    if REST in wanted:
-        del wanted[REST]
-        return wanted <= found
-    return wanted == found
+    expected = Counter(normalized(line) for line in page_lines if line.strip())
+    printed = Counter(normalized(line) for line in printed_lines if line.strip())
+    if REST in expected:
+        del expected[REST]
+        return expected <= printed
+    return expected == printed
 
 
 class DisagreementError(Exception):
@@ -138,16 +138,16 @@ class Session:
         deadline = time.monotonic() + self.patience
         command = self._present(_tomorrow(step.command))
         while True:
-            seen = self._printed(command)
-            if agrees(step.output, seen):
-                return seen
+            lines = self._printed(command)
+            if agrees(step.output, lines):
+                return lines
             if not _READS.match(command) or time.monotonic() > deadline:
-                shown, printed = "\n".join(step.output), "\n".join(seen)
-                raise DisagreementError(f"$ {command}\n{printed}\n--- the page shows:\n{shown}")
+                expected, printed = "\n".join(step.output), "\n".join(lines)
+                raise DisagreementError(f"$ {command}\n{printed}\n--- the page shows:\n{expected}")
             time.sleep(0.5)
 
     def _printed(self, command: str) -> list[str]:
-        done = subprocess.run(
+        result = subprocess.run(
             ["bash", "-o", "pipefail", "-c", command],
             cwd=self.folder,
             env=dict(self.environment),
@@ -158,21 +158,21 @@ class Session:
             check=False,
             timeout=600,
         )
-        text = done.stdout
-        for here, there in self.replaced.items():
-            text = text.replace(here, there)
+        text = result.stdout
+        for run_text, page_text in self.replaced.items():
+            text = text.replace(run_text, page_text)
         return text.splitlines()
 
     def _present(self, command: str) -> str:
         """Return a command with the page's pod names replaced by those of this run."""
-        for found in _MADE_UP.finditer(command):
-            name, prefix = found[0], found[1]
+        for match in _MADE_UP.finditer(command):
+            name, prefix = match[0], match[1]
             if name not in self._known:
-                here = sorted(one for one in self.names() if one.startswith(f"{prefix}-"))
-                free = [one for one in here if one not in self._known.values()]
-                if not free:
+                pods = sorted(pod for pod in self.names() if pod.startswith(f"{prefix}-"))
+                unused = [pod for pod in pods if pod not in self._known.values()]
+                if not unused:
                     continue
-                self._known[name] = free[0]
+                self._known[name] = unused[0]
             command = command.replace(name, self._known[name])
         return command
 

@@ -19,12 +19,12 @@ def add(site: Path, folder: Path, version: str) -> None:
     """Replace the site of a version, and list all versions, with the newest release first."""
     shutil.rmtree(folder / version, ignore_errors=True)
     shutil.copytree(site, folder / version)
-    found = [path.name for path in folder.iterdir() if (path / "index.html").is_file()]
-    found.sort(key=lambda name: (name[0].isdigit(), list(map(int, _NUMBER.findall(name)))))
-    found.reverse()
-    listed = [{"version": name, "title": name, "aliases": []} for name in found]
-    (folder / "versions.json").write_text(json.dumps(listed, indent=2) + "\n")
-    (folder / "index.html").write_text(_REDIRECT.format(found[0]))
+    names = [path.name for path in folder.iterdir() if (path / "index.html").is_file()]
+    names.sort(key=lambda name: (name[0].isdigit(), list(map(int, _NUMBER.findall(name)))))
+    names.reverse()
+    entries = [{"version": name, "title": name, "aliases": []} for name in names]
+    (folder / "versions.json").write_text(json.dumps(entries, indent=2) + "\n")
+    (folder / "index.html").write_text(_REDIRECT.format(names[0]))
 
 
 if __name__ == "__main__":

@@ -89,24 +89,24 @@ class Files:
         with tempfile.TemporaryDirectory() as folder:
             sources = Path(folder) / "sources"
             sources.mkdir()
-            packed = Path(folder) / "sources.tar"
-            run("git", "archive", "--output", str(packed), "HEAD")
-            run("tar", "-xf", str(packed), "-C", str(sources))
+            tarball = Path(folder) / "sources.tar"
+            run("git", "archive", "--output", str(tarball), "HEAD")
+            run("tar", "-xf", str(tarball), "-C", str(sources))
             script = f"from setuptools import build_meta; build_meta.build_sdist({folder!r})"
             environment = {"SOURCE_DATE_EPOCH": str(self._epoch)}
             run(sys.executable, "-c", script, cwd=sources, **environment)
-            (made,) = Path(folder).glob("*.tar.gz")
-            sdist = self._dist / made.name
-            sdist.write_bytes(archives.stamped(made.read_bytes(), self._epoch))
+            (archive,) = Path(folder).glob("*.tar.gz")
+            sdist = self._dist / archive.name
+            sdist.write_bytes(archives.stamped(archive.read_bytes(), self._epoch))
             pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "wheel", "--quiet"]
-            where = [
+            options = [
                 "--no-deps",
                 "--no-build-isolation",
                 "--wheel-dir",
                 str(self._dist),
                 str(sdist),
             ]
-            run(*pip, *where, cwd=Path(folder), **environment)
+            run(*pip, *options, cwd=Path(folder), **environment)
         (wheel,) = self._dist.glob("*.whl")
         return wheel
 
@@ -120,46 +120,46 @@ class Files:
 
     def _materials(self) -> None:
         archive = image.build(self._version, self._report)
-        made = sbom.build(archive, self._version, self._epoch)
-        self._write(f"holdfast-{self._version}-image-{nodes.ARCHITECTURE}.cdx.json", made)
+        content = sbom.build(archive, self._version, self._epoch)
+        self._write(f"holdfast-{self._version}-image-{nodes.ARCHITECTURE}.cdx.json", content)
 
     def install_yaml(self, digest: str) -> None:
         """Write the manifests as one file, with the image pinned by digest."""
-        chosen = {"name": "holdfast", "newName": self._repository, "digest": digest}
+        override = {"name": "holdfast", "newName": self._repository, "digest": digest}
         with tempfile.TemporaryDirectory(dir=ROOT / "build") as folder:
-            content = {"resources": ["../../manifests"], "images": [chosen]}
+            content = {"resources": ["../../manifests"], "images": [override]}
             (Path(folder) / "kustomization.yaml").write_text(yaml.safe_dump(content))
-            made = run(str(programs.ensure(self._report) / "kubectl"), "kustomize", folder)
+            manifests = run(str(programs.ensure(self._report) / "kubectl"), "kustomize", folder)
         head = f"# Holdfast {self._version}: kubectl apply -f install.yaml\n"
-        self._write("install.yaml", head + made)
+        self._write("install.yaml", head + manifests)
 
     def chart(self, digest: str) -> None:
         """Package the chart with this image as its default, and run `helm lint` on it."""
         sources = ROOT / "charts" / "holdfast"
-        listed = run("git", "ls-files", "-z", ".", cwd=sources).split("\0")
-        files = {f"holdfast/{name}": (sources / name).read_bytes() for name in listed if name}
+        names = run("git", "ls-files", "-z", ".", cwd=sources).split("\0")
+        files = {f"holdfast/{name}": (sources / name).read_bytes() for name in names if name}
         # not a value: it would override a tag, and --reuse-values would keep it
         annotation = f"annotations:\n  holdfast.dev/image-digest: {digest}\n"
         files["holdfast/Chart.yaml"] += annotation.encode()
-        chosen = {"image.repository": self._repository}
-        files["holdfast/values.yaml"] = values.values_yaml(chosen).encode()
-        packed = archives.compressed(archives.tar(files, self._epoch))
-        self._write(f"holdfast-{self._version}.tgz", packed)
+        overrides = {"image.repository": self._repository}
+        files["holdfast/values.yaml"] = values.values_yaml(overrides).encode()
+        archive = archives.compressed(archives.tar(files, self._epoch))
+        self._write(f"holdfast-{self._version}.tgz", archive)
         helm = str(programs.ensure(self._report, HELM) / "helm")
         run(helm, "lint", "--strict", str(self._dist / f"holdfast-{self._version}.tgz"))
 
     def _command_line(self, wheel: Path, downloads: str) -> None:
         """Write the command line as one file, and the archive and manifest for krew."""
-        made = pyz.build(wheel)
-        self._write("holdfast.pyz", made)
+        zipapp = pyz.build(wheel)
+        self._write("holdfast.pyz", zipapp)
         (self._dist / "holdfast.pyz").chmod(0o755)
         plugin = "kubectl-holdfast"
-        files = {plugin: made, "LICENSE": (ROOT / "LICENSE").read_bytes()}
-        packed = archives.tar(files, self._epoch, frozenset([plugin]))
+        files = {plugin: zipapp, "LICENSE": (ROOT / "LICENSE").read_bytes()}
+        archive = archives.tar(files, self._epoch, frozenset([plugin]))
         name = f"kubectl-holdfast-{self._version}.tar.gz"
-        self._write(name, archives.compressed(packed))
-        sum_ = hashlib.sha256((self._dist / name).read_bytes()).hexdigest()
-        manifest = krew.manifest(self._version, f"{downloads}/{name}", sum_)
+        self._write(name, archives.compressed(archive))
+        checksum = hashlib.sha256((self._dist / name).read_bytes()).hexdigest()
+        manifest = krew.manifest(self._version, f"{downloads}/{name}", checksum)
         self._write("krew-holdfast.yaml", manifest)
         validator = programs.ensure(self._report, KREW) / "validate-krew-manifest"
         with tempfile.TemporaryDirectory() as folder:  # krew requires the name PLUGIN.yaml
@@ -184,20 +184,20 @@ def notes(changelog: str, version: str) -> str:
     sections: dict[str, str] = dict(
         re.findall(r"(?ms)^## \[([^]]+)\][^\n]*\n(.*?)(?=^## |\Z)", changelog)
     )
-    found = sections.get(version, sections.get("Unreleased", "")).strip()
-    return f"# Holdfast {version}\n\n{found}\n"
+    section = sections.get(version, sections.get("Unreleased", "")).strip()
+    return f"# Holdfast {version}\n\n{section}\n"
 
 
 def run(*command: str, cwd: Path = ROOT, **environment: str) -> str:
     """Run a program and return its output. Raises ControlPlaneError if it fails."""
     variables = {**os.environ, **environment}
-    done = subprocess.run(
+    result = subprocess.run(
         command, cwd=cwd, env=variables, capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
-        said = (done.stderr.strip() or done.stdout.strip())[-600:]
-        raise ControlPlaneError(f"{' '.join(command[:3])} … failed: {said}")
-    return done.stdout
+    if result.returncode != 0:
+        message = (result.stderr.strip() or result.stdout.strip())[-600:]
+        raise ControlPlaneError(f"{' '.join(command[:3])} … failed: {message}")
+    return result.stdout
 
 
 if __name__ == "__main__":

@@ -20,14 +20,14 @@ _OCI = "application/vnd.oci.image"
 
 def tar(files: Mapping[str, bytes], epoch: int, executable: frozenset[str] = frozenset()) -> bytes:
     """Return a tar archive of these files, sorted by name."""
-    out = io.BytesIO()
-    with tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive:
         for name in sorted(files):
             entry = tarfile.TarInfo(name)
             entry.size, entry.mtime = len(files[name]), epoch
             entry.mode = 0o755 if name in executable else 0o644
             archive.addfile(entry, io.BytesIO(files[name]))
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def compressed(content: bytes) -> bytes:
@@ -37,28 +37,28 @@ def compressed(content: bytes) -> bytes:
 
 def stamped(content: bytes, epoch: int) -> bytes:
     """Repack a .tar.gz: sort its entries, and set the same time and owner for all."""
-    out = io.BytesIO()
+    buffer = io.BytesIO()
     with (
-        tarfile.open(fileobj=io.BytesIO(content)) as found,
-        tarfile.open(fileobj=out, mode="w", format=tarfile.PAX_FORMAT) as archive,
+        tarfile.open(fileobj=io.BytesIO(content)) as source,
+        tarfile.open(fileobj=buffer, mode="w", format=tarfile.PAX_FORMAT) as archive,
     ):
-        for entry in sorted(found, key=lambda one: one.name):
+        for entry in sorted(source, key=lambda item: item.name):
             entry.mtime, entry.uid, entry.gid, entry.uname, entry.gname = epoch, 0, 0, "", ""
             entry.mode = 0o755 if entry.isdir() or entry.mode & 0o100 else 0o644
             entry.pax_headers = {}
-            archive.addfile(entry, found.extractfile(entry) if entry.isfile() else None)
-    return compressed(out.getvalue())
+            archive.addfile(entry, source.extractfile(entry) if entry.isfile() else None)
+    return compressed(buffer.getvalue())
 
 
 def zipped(files: Mapping[str, bytes]) -> bytes:
     """Return a zip archive of these files, sorted by name."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w") as archive:
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w") as archive:
         for name in sorted(files):
             entry = zipfile.ZipInfo(name, _OLDEST_IN_ZIP)
             entry.compress_type, entry.external_attr = zipfile.ZIP_DEFLATED, 0o644 << 16
             archive.writestr(entry, files[name])
-    return out.getvalue()
+    return buffer.getvalue()
 
 
 def oci(docker_archive: Path, reference: str, epoch: int) -> tuple[bytes, str]:
@@ -82,14 +82,14 @@ def oci(docker_archive: Path, reference: str, epoch: int) -> tuple[bytes, str]:
         "config": blob(config, "config.v1+json"),
         "layers": layers,
     }
-    described = blob(json.dumps(manifest).encode(), "manifest.v1+json")
+    descriptor = blob(json.dumps(manifest).encode(), "manifest.v1+json")
     system = json.loads(config)
     index = {
         "schemaVersion": 2,
         "mediaType": f"{_OCI}.index.v1+json",
         "manifests": [
             {
-                **described,
+                **descriptor,
                 "platform": {"architecture": system["architecture"], "os": system["os"]},
                 "annotations": {
                     "io.containerd.image.name": reference,
@@ -103,12 +103,12 @@ def oci(docker_archive: Path, reference: str, epoch: int) -> tuple[bytes, str]:
         "index.json": json.dumps(index).encode(),
         **blobs,
     }
-    return tar(files_of_layout, epoch), str(described["digest"])
+    return tar(files_of_layout, epoch), str(descriptor["digest"])
 
 
 def member(files: tarfile.TarFile, name: str) -> bytes:
     """Return a file's content, following links. Raises ControlPlaneError if it is not a file."""
-    found = files.extractfile(name)
-    if found is None:
+    file = files.extractfile(name)
+    if file is None:
         raise ControlPlaneError(f"the archive has no file {name}")
-    return found.read()
+    return file.read()

@@ -42,8 +42,8 @@ def native() -> str:
 
 
 def _cache() -> Path:
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    return (Path(given) if given else Path.home() / ".cache") / "holdfast" / "pyz"
+    base = os.environ.get("XDG_CACHE_HOME", "")
+    return (Path(base) if base else Path.home() / ".cache") / "holdfast" / "pyz"
 
 
 def _unpack(files: zipfile.ZipFile, prefixes: tuple[str, ...], folder: Path) -> None:

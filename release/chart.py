@@ -59,9 +59,9 @@ def guarded(text: str, condition: str) -> Edit:
     return Edit(text, only(condition, text))
 
 
-def after(text: str, more: str) -> Edit:
+def after(text: str, addition: str) -> Edit:
     """Return an edit that adds lines after `text`."""
-    return Edit(text, text + more)
+    return Edit(text, text + addition)
 
 
 _USER = "        runAsUser: 65532\n        runAsGroup: 65532\n"
@@ -389,16 +389,16 @@ def _policies() -> str:
 
 def _selectors() -> dict[str, str]:
     """Return templates of the configured selectors, by placeholder."""
-    made = {}
+    templates = {}
     for name in _SELECTORS:
-        configured = f'dig "admission" "{name}" "%s" %s .Values.config'
+        lookup = f'dig "admission" "{name}" "%s" %s .Values.config'
         labels, (expression,) = _placeholder(name).values()
-        made[_json(labels)] = f"{{{{ {configured % ('matchLabels', 'dict')} | toJson }}}}"
-        made[f"{_json([*expression.values()])}, "] = (
-            f"{{{{ range {configured % ('matchExpressions', 'list')} }}}}"
+        templates[_json(labels)] = f"{{{{ {lookup % ('matchLabels', 'dict')} | toJson }}}}"
+        templates[f"{_json([*expression.values()])}, "] = (
+            f"{{{{ range {lookup % ('matchExpressions', 'list')} }}}}"
             "{{ concat (list .key .operator) (.values | default list) | toJson }}, {{ end }}"
         )
-    return made
+    return templates
 
 
 def _json(value: Any) -> str:
@@ -412,8 +412,8 @@ def _placeholder(selector: str) -> dict[str, Any]:
 
 def _with_table(page: str) -> str:
     begin, end = "<!-- values:begin -->\n", "<!-- values:end -->"
-    before, _, rest = page.partition(begin)
-    return f"{before}{begin}\n{values.values_table()}\n\n{end}{rest.partition(end)[2]}"
+    head, _, tail = page.partition(begin)
+    return f"{head}{begin}\n{values.values_table()}\n\n{end}{tail.partition(end)[2]}"
 
 
 def _read(name: str) -> str:

@@ -43,9 +43,9 @@ def build(wheel: Path) -> bytes:
     """
     files: dict[str, bytes] = {}
     for path in (wheel, *_downloaded()):
-        with zipfile.ZipFile(path) as packed:
-            for name, place in _placed(path, packed):
-                content = packed.read(name)
+        with zipfile.ZipFile(path) as archive:
+            for name, place in _placed(path, archive):
+                content = archive.read(name)
                 if files.setdefault(place, content) != content:
                     raise ControlPlaneError(f"two packages contain different versions of {place}")
     files["__main__.py"] = (ROOT / "release" / "bootstrap.py").read_bytes()
@@ -54,12 +54,12 @@ def build(wheel: Path) -> bytes:
     return _SHEBANG + archives.zipped(files)
 
 
-def _placed(path: Path, packed: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
+def _placed(path: Path, archive: zipfile.ZipFile) -> Iterator[tuple[str, str]]:
     """Yield each file of a wheel and its path in the pyz; compiled wheels have one per Python."""
-    names = [name for name in packed.namelist() if not name.endswith("/")]
+    names = [name for name in archive.namelist() if not name.endswith("/")]
     if path.name.endswith("-none-any.whl"):
-        wanted = (name for name in names if not GENERATED.match(name))
-        yield from ((name, f"site/{name}") for name in wanted)
+        modules = (name for name in names if not GENERATED.match(name))
+        yield from ((name, f"site/{name}") for name in modules)
         return
     place = path.parent.name  # PLATFORM-PYTHON, the folder of this download
     platform, _, python = place.rpartition("-")
@@ -79,21 +79,21 @@ def _downloaded() -> Iterator[Path]:
                 for name, tags in PLATFORMS.items():
                     for python in PYTHONS:
                         _download(pins, folder / f"{name}-{python}", python, tags)
-    chosen = {path.name: path for path in sorted(target.glob("*/*.whl"))}
-    for name, path in chosen.items():  # the same wheel serves several Pythons
+    wheels = {path.name: path for path in sorted(target.glob("*/*.whl"))}
+    for name, path in wheels.items():  # the same wheel serves several Pythons
         if name.partition("-")[0].lower() not in UNUSED:
             yield path
 
 
 def _download(pins: Path, folder: Path, python: str, tags: tuple[str, ...]) -> None:
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-input", "download"]
-    chosen = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
+    options = ["--quiet", "--no-deps", "--require-hashes", "--only-binary=:all:"]
     platforms = [f"--platform={tag}" for tag in tags]
-    where = [f"--python-version={python}", f"--dest={folder}", f"--requirement={pins}"]
-    done = subprocess.run(
-        [*pip, *chosen, *platforms, *where], capture_output=True, text=True, check=False
+    arguments = [f"--python-version={python}", f"--dest={folder}", f"--requirement={pins}"]
+    result = subprocess.run(
+        [*pip, *options, *platforms, *arguments], capture_output=True, text=True, check=False
     )
-    if done.returncode != 0:
+    if result.returncode != 0:
         shutil.rmtree(folder, ignore_errors=True)
-        last = re.sub(r"\s+", " ", done.stderr.strip())[-300:]
-        raise ControlPlaneError(f"pip cannot download the wheels for {folder.name}: {last}")
+        message = re.sub(r"\s+", " ", result.stderr.strip())[-300:]
+        raise ControlPlaneError(f"pip cannot download the wheels for {folder.name}: {message}")

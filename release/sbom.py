@@ -23,15 +23,15 @@ def build(docker_archive: Path, version: str, epoch: int) -> bytes:
     """Return an image's SBOM as CycloneDX JSON. Raises ControlPlaneError if a command fails."""
     with tempfile.TemporaryDirectory() as folder:
         status = _unpacked(docker_archive, Path(folder))
-        found = _python_packages(Path(folder), epoch)
-    found["metadata"]["component"] = {
+        document = _python_packages(Path(folder), epoch)
+    document["metadata"]["component"] = {
         "type": "container",
         "name": "holdfast",
         "version": version,
         "bom-ref": "holdfast-image",
     }
-    found["components"] += sorted(_debian(status), key=lambda one: one["bom-ref"])
-    return json.dumps(found, indent=2, sort_keys=True).encode() + b"\n"
+    document["components"] += sorted(_debian(status), key=lambda component: component["bom-ref"])
+    return json.dumps(document, indent=2, sort_keys=True).encode() + b"\n"
 
 
 def _unpacked(docker_archive: Path, folder: Path) -> str:
@@ -40,8 +40,8 @@ def _unpacked(docker_archive: Path, folder: Path) -> str:
     with tarfile.open(docker_archive) as files:
         (image,) = json.loads(archives.member(files, "manifest.json"))
         for layer in image["Layers"]:
-            opened = files.extractfile(layer)
-            with tarfile.open(fileobj=opened) as content:
+            stream = files.extractfile(layer)
+            with tarfile.open(fileobj=stream) as content:
                 for entry in content:
                     name = entry.name.removeprefix("./")
                     if name == _DPKG:
@@ -60,9 +60,9 @@ def _python_packages(folder: Path, epoch: int) -> dict[str, Any]:
     (site,) = environment.glob("lib/python*/site-packages")
     (site / "image.pth").write_text(f"{folder / 'app'}\n")
     tool = TOOLS / "bin" / "cyclonedx-py"
-    made = _run([str(tool), "environment", "--output-reproducible", str(environment)], epoch)
-    found: dict[str, Any] = json.loads(made)
-    return found
+    output = _run([str(tool), "environment", "--output-reproducible", str(environment)], epoch)
+    document: dict[str, Any] = json.loads(output)
+    return document
 
 
 def _debian(status: str) -> Iterator[dict[str, Any]]:
@@ -86,7 +86,7 @@ def _debian(status: str) -> Iterator[dict[str, Any]]:
 
 def _run(command: list[str], epoch: int = 0) -> str:
     environment = {"SOURCE_DATE_EPOCH": str(epoch), "PATH": "/usr/local/bin:/usr/bin:/bin"}
-    done = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
-    if done.returncode != 0:
-        raise ControlPlaneError(f"{' '.join(command[:3])} … failed: {done.stderr.strip()[-500:]}")
-    return done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+    if result.returncode != 0:
+        raise ControlPlaneError(f"{' '.join(command[:3])} … failed: {result.stderr.strip()[-500:]}")
+    return result.stdout

@@ -41,8 +41,8 @@ class OwnModule(ModuleSet):
 
     def key(self) -> str:
         """Return the name of the cache folder."""
-        source = [path.read_bytes() for path in sorted(self.folder.glob("*.go"))]
-        return f"{ModuleSet.key(self)}-{cache.digest(source)}"
+        sources = [path.read_bytes() for path in sorted(self.folder.glob("*.go"))]
+        return f"{ModuleSet.key(self)}-{cache.digest(sources)}"
 
 
 def binary(name: str) -> Path:
@@ -60,24 +60,24 @@ def binary(name: str) -> Path:
 
 def interpreter(report: Report) -> Path:
     """Return the Python interpreter of the peers' venv, creating the venv if missing."""
-    wanted = HERE.parent / "requirements.txt"
-    folder = cache.root() / f"bench-python-{cache.digest([wanted.read_bytes()])}"
-    made = folder / "bin" / "python"
+    requirements = HERE.parent / "requirements.txt"
+    folder = cache.root() / f"bench-python-{cache.digest([requirements.read_bytes()])}"
+    python = folder / "bin" / "python"
     with cache.locked(folder.with_suffix(".lock")):
         if not (folder / "ready").exists():
             report(Step("installing the Python peers"))
             subprocess.run([sys.executable, "-m", "venv", "--clear", folder], check=True)
             pip: list[str | Path] = [
-                made,
+                python,
                 "-m",
                 "pip",
                 "--quiet",
                 "--disable-pip-version-check",
                 "install",
             ]
-            subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", wanted], check=True)
+            subprocess.run([*pip, "--no-deps", "--require-hashes", "-r", requirements], check=True)
             (folder / "ready").touch()
-    return made
+    return python
 
 
 def peers(names: Sequence[str], report: Report) -> None:

@@ -25,61 +25,61 @@ QUIET_SECONDS = 2.0
 """Seconds until the cluster is idle after a start or a deletion."""
 
 
-def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare the release rates of Holdfast and client-go, in alternating rounds."""
     rounds: dict[str, list[dict[str, float]]] = {OURS: [], PEER: []}
     for turn in range(size.rounds):
         sides = [(OURS, _ours), (PEER, _peer)]
         for name, release in sides if turn % 2 else reversed(sides):
             step(f"round {turn + 1} of {size.rounds}: {name}")
-            rounds[name].append(_turn(there, f"{name}-{turn}", size, release))
-    rates = {name: [one["per_second"] for one in found] for name, found in rounds.items()}
+            rounds[name].append(_turn(world, f"{name}-{turn}", size, release))
+    rates = {name: [sample["per_second"] for sample in samples] for name, samples in rounds.items()}
     pair = rates[OURS], rates[PEER]
     key = "burst_rate_vs_client_go"
     details: dict[str, Any] = {"rounds": rounds}
     details["medians"] = {name: statistics.median(rates[name]) for name in rates}
     interval = stats.interval(stats.median_ratio, *pair)
-    cpu = statistics.median(one["cpu_us"] for one in rounds[OURS])
+    cpu = statistics.median(sample["cpu_us"] for sample in rounds[OURS])
     figures = {key: stats.median_ratio(*pair), "burst_cpu_us_per_release": cpu}
     return Outcome(figures, {key: interval}, details)
 
 
 def _turn(
-    there: World, name: str, size: Size, release: Callable[[World, str, int], float]
+    world: World, name: str, size: Size, release: Callable[[World, str, int], float]
 ) -> dict[str, float]:
     """Release a namespace of pods, and return the rate by the API server's audit log."""
-    there.namespace(name)
-    cpu_us = release(there, name, size.burst)
-    found = audit.releases(there.plane.audit_log, name)
-    there.clear(name)
+    world.namespace(name)
+    cpu_us = release(world, name, size.burst)
+    events = audit.releases(world.plane.audit_log, name)
+    world.clear(name)
     time.sleep(QUIET_SECONDS)
-    span = max(one.answered for one in found) - min(one.received for one in found)
-    return {"per_second": len(found) / span, "cpu_us": cpu_us, "released": len(found)}
+    span = max(event.answered for event in events) - min(event.received for event in events)
+    return {"per_second": len(events) / span, "cpu_us": cpu_us, "released": len(events)}
 
 
-def _ours(there: World, name: str, number: int) -> float:
+def _ours(world: World, name: str, number: int) -> float:
     """Return the controller's CPU per release in microseconds, for pods due together."""
-    with controlling(there.kubeconfig) as controller:
+    with controlling(world.kubeconfig) as controller:
         time.sleep(QUIET_SECONDS)
-        others = controller.metric(HELD)
-        due = there.hold(name, number, lambda: controller.metric(HELD))
+        held = controller.metric(HELD)
+        due = world.hold(name, number, lambda: controller.metric(HELD))
         time.sleep(max(0.0, due - 0.5 - time.time()))
-        before = controller.cpu_seconds()
-        there.until(lambda: controller.metric(HELD) == others, step=LOOK_SECONDS)
-        return (controller.cpu_seconds() - before) / number * 1e6
+        cpu_before = controller.cpu_seconds()
+        world.until(lambda: controller.metric(HELD) == held, step=LOOK_SECONDS)
+        return (controller.cpu_seconds() - cpu_before) / number * 1e6
 
 
-def _peer(there: World, name: str, number: int) -> float:
+def _peer(world: World, name: str, number: int) -> float:
     """Return the client-go program's CPU per release, in microseconds."""
-    there.create(name, [held_pod(FAR)], number - CLIENTS)
+    world.create(name, [held_pod(FAR)], number - CLIENTS)
     time.sleep(QUIET_SECONDS)
-    at = f"-at={int((time.time() + LIST_SECONDS) * 1e3)}"
-    command = [str(build.binary(build.CLIENT_GO)), f"-kubeconfig={there.kubeconfig}", at]
-    before = _children_cpu()
+    flag = f"-at={int((time.time() + LIST_SECONDS) * 1e3)}"
+    command = [str(build.binary(build.CLIENT_GO)), f"-kubeconfig={world.kubeconfig}", flag]
+    cpu_before = _children_cpu()
     subprocess.run([*command, f"-namespace={name}"], check=True, timeout=PATIENCE)
-    return (_children_cpu() - before) / number * 1e6
+    return (_children_cpu() - cpu_before) / number * 1e6
 
 
 def _children_cpu() -> float:
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

@@ -89,50 +89,55 @@ class _Ways:
     @contextmanager
     def _registered_elsewhere(self) -> Iterator[None]:
         """Register Holdfast once more, with selectors that no namespace matches, until exit."""
-        made = _configurations(self.there, UNSELECTED, self.holdfast, "no-namespace")
-        for path, configuration in made.items():
+        configurations = _configurations(self.there, UNSELECTED, self.holdfast, "no-namespace")
+        for path, configuration in configurations.items():
             self.there.post(path.rpartition("/")[0], configuration)
         time.sleep(NOTICE_SECONDS)
         try:
             yield
         finally:
-            for path in made:
+            for path in configurations:
                 self.there.cluster.request("DELETE", path)
 
     def _create(self, way: str, number: int, clients: int) -> tuple[float, float]:
         api_server = [psutil.Process(self.there.plane.process(API_SERVER).pid)]
-        before = cpu_seconds(api_server)
+        cpu_before = cpu_seconds(api_server)
         figures = self.there.create(way, [usual_pod(ASKING[way])], number, clients)
-        used = cpu_seconds(api_server) - before
+        cpu = cpu_seconds(api_server) - cpu_before
         self.there.clear(way)
         time.sleep(SETTLE_SECONDS)
-        return figures.mean_ms, used / figures.number * 1e6
+        return figures.mean_ms, cpu / figures.number * 1e6
 
 
-def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare the time that each way adds to a creation, with 16 clients and with one."""
-    with running([OURS, GO, FIXED], there.certificate, there.kubeconfig) as (ours, peer, least):
-        ways = _Ways(there, ours)
-        _set_up(there, {PEER: peer, LEAST: least}, ours)
-        found = _rounds(ways, size, step, size.creations, CLIENTS)
-        one = _rounds(ways, size, step, max(4, size.creations // 8), 1).times
-        before = ways.calls()
+    with running([OURS, GO, FIXED], world.certificate, world.kubeconfig) as (ours, peer, least):
+        ways = _Ways(world, ours)
+        _set_up(world, {PEER: peer, LEAST: least}, ours)
+        rounds = _rounds(ways, size, step, size.creations, CLIENTS)
+        single_times = _rounds(ways, size, step, max(4, size.creations // 8), 1).times
+        calls_before = ways.calls()
         ways.create(UNCONCERNED, size.creations, CLIENTS)
-        calls = ways.calls() - before
-    many = found.times
-    figures = {"unconcerned_calls": calls, **_added(many)}
-    single = {f"one_client_{key}": value for key, value in _added(one).items()}
+        calls = ways.calls() - calls_before
+    times = rounds.times
+    figures = {"unconcerned_calls": calls, **_added(times)}
+    single_figures = {f"one_client_{key}": value for key, value in _added(single_times).items()}
     intervals = {
-        key: stats.interval(stats.ratio_of_medians, *pair) for key, pair in _pairs(many).items()
+        key: stats.interval(stats.ratio_of_medians, *pair) for key, pair in _pairs(times).items()
     }
     for way in (UNCONCERNED, UNSELECTED):
-        intervals[f"{way}_added_ratio"] = stats.interval(stats.median_ratio, many[way], many[NONE])
-    details: dict[str, Any] = {"rounds": {"16 clients": many, "1 client": one}, **single}
-    details["medians_ms"] = {
-        "16 clients": {way: statistics.median(many[way]) for way in WAYS},
-        "1 client": {way: statistics.median(one[way]) for way in WAYS},
+        intervals[f"{way}_added_ratio"] = stats.interval(
+            stats.median_ratio, times[way], times[NONE]
+        )
+    details: dict[str, Any] = {
+        "rounds": {"16 clients": times, "1 client": single_times},
+        **single_figures,
     }
-    details["api_server_us"] = {way: statistics.median(found.api_server[way]) for way in WAYS}
+    details["medians_ms"] = {
+        "16 clients": {way: statistics.median(times[way]) for way in WAYS},
+        "1 client": {way: statistics.median(single_times[way]) for way in WAYS},
+    }
+    details["api_server_us"] = {way: statistics.median(rounds.api_server[way]) for way in WAYS}
     return Outcome(figures, intervals, details)
 
 
@@ -140,22 +145,23 @@ def _rounds(
     ways: _Ways, size: Size, step: Callable[[str], None], number: int, clients: int
 ) -> _Rounds:
     """Measure all ways in each round, in random order, and return the results."""
-    found = _Rounds({way: [] for way in WAYS}, {way: [] for way in WAYS})
-    chance = random.Random(clients)  # noqa: S311 - shuffling, not cryptography
+    rounds = _Rounds({way: [] for way in WAYS}, {way: [] for way in WAYS})
+    generator = random.Random(clients)  # noqa: S311 - shuffling, not cryptography
     for turn in range(size.creation_rounds + 1):  # the first round warms everything up
-        for way in chance.sample(WAYS, len(WAYS)):
+        for way in generator.sample(WAYS, len(WAYS)):
             step(f"{clients} clients, round {turn} of {size.creation_rounds}: {way}")
-            took, used = ways.create(way, number, clients)
+            time_ms, cpu_us = ways.create(way, number, clients)
             if turn:
-                found.times[way].append(took)
-                found.api_server[way].append(used)
-    return found
+                rounds.times[way].append(time_ms)
+                rounds.api_server[way].append(cpu_us)
+    return rounds
 
 
 def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:
     """Return the added times of both sides of each figure, round by round."""
     added = {
-        way: [one - none for one, none in zip(times[way], times[NONE], strict=True)] for way in WAYS
+        way: [total - base for total, base in zip(times[way], times[NONE], strict=True)]
+        for way in WAYS
     }
     return {
         "added_latency_vs_controller_runtime": (added[BOTH], added[PEER]),
@@ -167,71 +173,71 @@ def _pairs(times: Times) -> dict[str, tuple[list[float], list[float]]]:
 
 
 def _added(times: Times) -> dict[str, float]:
-    found = {key: stats.ratio_of_medians(*pair) for key, pair in _pairs(times).items()}
+    figures = {key: stats.ratio_of_medians(*pair) for key, pair in _pairs(times).items()}
     for way in (UNCONCERNED, UNSELECTED):
-        found[f"{way}_added_ratio"] = stats.median_ratio(times[way], times[NONE])
-    return found
+        figures[f"{way}_added_ratio"] = stats.median_ratio(times[way], times[NONE])
+    return figures
 
 
 # --- setting up --------------------------------------------------------------------------------
 
 
-def _set_up(there: World, others: Mapping[str, Server], ours: Server) -> None:
+def _set_up(world: World, servers: Mapping[str, Server], ours: Server) -> None:
     """Register every way for its namespace, and wait until each works as expected.
 
-    `ours` serves the ways that are not in `others`.
+    `ours` serves the ways that are not in `servers`.
     """
     for way in WAYS:
-        there.namespace(way)
+        world.namespace(way)
     for way in WAYS:
         if way in {NONE, CEL, UNSELECTED}:
             continue
-        for path, configuration in _configurations(there, way, others.get(way, ours)).items():
-            there.post(path.rpartition("/")[0], configuration)
+        for path, configuration in _configurations(world, way, servers.get(way, ours)).items():
+            world.post(path.rpartition("/")[0], configuration)
     policy = (build.HERE / "mutating_policy.yaml").read_text().replace("NAMESPACE", CEL)
-    for one in yaml.safe_load_all(policy):
-        kind = "mutatingadmissionpolicybindings" if "Binding" in one["kind"] else ""
+    for document in yaml.safe_load_all(policy):
+        kind = "mutatingadmissionpolicybindings" if "Binding" in document["kind"] else ""
         kind = kind or "mutatingadmissionpolicies"
-        there.post(f"/apis/admissionregistration.k8s.io/v1/{kind}", one)
+        world.post(f"/apis/admissionregistration.k8s.io/v1/{kind}", document)
     for way in WAYS:
-        there.until(partial(_works, there, way))
+        world.until(partial(_works, world, way))
 
 
 def _configurations(
-    there: World, way: str, server: Server, namespace: str = ""
+    world: World, way: str, server: Server, namespace: str = ""
 ) -> Mapping[str, Object]:
     """Return the webhook configurations of a server for one namespace, by path.
 
     All have Holdfast's match conditions.
     """
     profiles = pipelines.load_profiles(pipelines.Setup())
-    address = by_url(f"127.0.0.1:{server.port}", there.certificate.ca)
-    made = Registration(f"bench-{way}", address).configurations(profiles)
-    for configuration in made.values():
+    address = by_url(f"127.0.0.1:{server.port}", world.certificate.ca)
+    configurations = Registration(f"bench-{way}", address).configurations(profiles)
+    for configuration in configurations.values():
         for webhook in configuration["webhooks"]:
             labels = {"kubernetes.io/metadata.name": namespace or way}
             webhook["namespaceSelector"] = {"matchLabels": labels}
     return {
-        path: one
-        for path, one in made.items()
-        if way not in MUTATING or one["kind"].startswith("Mutating")
+        path: manifest
+        for path, manifest in configurations.items()
+        if way not in MUTATING or manifest["kind"].startswith("Mutating")
     }
 
 
-def _works(there: World, way: str) -> bool:
+def _works(world: World, way: str) -> bool:
     """Return whether a new pod is held exactly if this way should hold it.
 
     Raises BenchError if the pod has other gates.
     """
     path = f"/api/v1/namespaces/{way}/pods"
     body = msgspec.json.encode(usual_pod(ASKING[way]))
-    made = msgspec.json.decode(there.cluster.request("POST", path, body=body))
-    there.clear(way)
-    gates = made["spec"].get("schedulingGates", [])
-    held = [] if way in NOT_HELD else [{"name": reviews.GATE}]
-    if gates and gates != held:
+    pod = msgspec.json.decode(world.cluster.request("POST", path, body=body))
+    world.clear(way)
+    gates = pod["spec"].get("schedulingGates", [])
+    expected = [] if way in NOT_HELD else [{"name": reviews.GATE}]
+    if gates and gates != expected:
         raise BenchError(f"{way}: unexpected scheduling gates on the pod: {gates}")
-    return bool(gates == held)
+    return bool(gates == expected)
 
 
 def _calls(server: Server) -> float:

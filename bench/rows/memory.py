@@ -16,16 +16,16 @@ PARTS = 10
 """Number of memory samples, which show whether growth continues or levels off."""
 
 
-def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure idle memory, and its growth over many reviews."""
-    with running([OURS], there.certificate, there.kubeconfig) as (server,):
-        request = [reviews.request(reviews.review())]
-        load.run(load.Job(server.port, request, 1))
+    with running([OURS], world.certificate, world.kubeconfig) as (server,):
+        requests = [reviews.request(reviews.review())]
+        load.run(load.Job(server.port, requests, 1))
         time.sleep(SETTLE_SECONDS)
-        seen = [server.pss_mb()]
+        samples = [server.pss_mb()]
         for part in range(PARTS):
             step(f"{part * size.growth_reviews // PARTS:,} of {size.growth_reviews:,} reviews")
-            load.run(load.Job(server.port, request, size.growth_reviews // PARTS))
-            seen.append(server.pss_mb())
-    figures = {"webhook_rss_mb": seen[0], "webhook_rss_growth_mb": seen[-1] - seen[0]}
-    return Outcome(figures, details={"mb": seen})
+            load.run(load.Job(server.port, requests, size.growth_reviews // PARTS))
+            samples.append(server.pss_mb())
+    figures = {"webhook_rss_mb": samples[0], "webhook_rss_growth_mb": samples[-1] - samples[0]}
+    return Outcome(figures, details={"mb": samples})

@@ -25,22 +25,22 @@ NUMBER = 500
 NAMESPACE, NODE = "default", "node-1"
 
 
-def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare the CPU of the three reviews, each on its own server."""
     with ExitStack() as stack:
-        rules = there.certificate.folder / "rules.yaml"
+        rules = world.certificate.folder / "rules.yaml"
         rules.write_text(yaml.safe_dump(_configuration()))
-        bodies = {DELAY: reviews.review(), RULES: _placed(), STICKY: _sticky(there)}
+        bodies = {DELAY: reviews.review(), RULES: _placed(), STICKY: _sticky(world)}
         configs: Mapping[str, Path | None] = {DELAY: None, RULES: rules, STICKY: None}
         servers = []
         for name, config in configs.items():
             port = free_ports(1)[0]
-            command = holdfast(there.certificate, port, there.kubeconfig, config)
+            command = holdfast(world.certificate, port, world.kubeconfig, config)
             servers.append(stack.enter_context(serving(name, port, command)))
         for server in servers:
             _check(server, bodies[server.name])
         rounds = compare(servers, size, step, bodies=bodies)
-    costs = {name: [one["cpu_us"] for one in found] for name, found in rounds.items()}
+    costs = {name: [sample["cpu_us"] for sample in samples] for name, samples in rounds.items()}
     pairs = {
         "rules_500_cost_ratio": (costs[RULES], costs[DELAY]),
         "sticky_cpu_ratio": (costs[STICKY], costs[DELAY]),
@@ -83,36 +83,36 @@ def _placed() -> bytes:
     return reviews.review(reviews.pod(annotations))
 
 
-def _sticky(there: World) -> bytes:
+def _sticky(world: World) -> bytes:
     """Create a VM with a recorded node and its VMI, and return the review of the VMI's pod."""
     for kind in (kubevirt.VM, kubevirt.VMI):
-        there.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition(kind))
+        world.post("/apis/apiextensions.k8s.io/v1/customresourcedefinitions", _definition(kind))
     vm = _create(
-        there, kubevirt.vm_path(NAMESPACE, "bench"), kubevirt.VM, {kubevirt.STICKY_NODE: NODE}, []
+        world, kubevirt.vm_path(NAMESPACE, "bench"), kubevirt.VM, {kubevirt.STICKY_NODE: NODE}, []
     )
     owner = _owner(kubevirt.VM, vm)
-    vmi = _create(there, kubevirt.vmi_path(NAMESPACE, "bench"), kubevirt.VMI, {}, [owner])
+    vmi = _create(world, kubevirt.vmi_path(NAMESPACE, "bench"), kubevirt.VMI, {}, [owner])
     pod = reviews.pod({})
     pod["metadata"]["ownerReferences"] = [_owner(kubevirt.VMI, vmi)]
     return reviews.review(pod, userInfo={"username": kubevirt.CONTROLLER_ACCOUNT})
 
 
 def _create(
-    there: World, path: str, kind: str, annotations: Mapping[str, str], owners: list[Object]
+    world: World, path: str, kind: str, annotations: Mapping[str, str], owners: list[Object]
 ) -> Object:
     collection = path.rpartition("/")[0]
-    there.until(lambda: there.has(collection))
+    world.until(lambda: world.has(collection))
     metadata = {"name": "bench", "annotations": dict(annotations), "ownerReferences": owners}
-    made = {"apiVersion": f"{kubevirt.GROUP}/v1", "kind": kind, "metadata": metadata, "spec": {}}
-    return there.post(collection, made)
+    content = {"apiVersion": f"{kubevirt.GROUP}/v1", "kind": kind, "metadata": metadata, "spec": {}}
+    return world.post(collection, content)
 
 
-def _owner(kind: str, made: Object) -> Object:
+def _owner(kind: str, owner: Object) -> Object:
     return {
         "apiVersion": f"{kubevirt.GROUP}/v1",
         "kind": kind,
-        "name": made["metadata"]["name"],
-        "uid": made["metadata"]["uid"],
+        "name": owner["metadata"]["name"],
+        "uid": owner["metadata"]["uid"],
         "controller": True,
     }
 

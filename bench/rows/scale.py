@@ -23,53 +23,53 @@ SETTLE_SECONDS = 30.0
 """Seconds from startup until the controller is idle. Its hourly pod scan is over by then."""
 
 
-def measure(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def measure(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure with few held pods, then with many."""
     few, many = size.held
-    there.namespace(HELD)
-    there.post(f"/api/v1/namespaces/{HELD}/pods", started())
-    with controlling(there.kubeconfig) as controller:
+    world.namespace(HELD)
+    world.post(f"/api/v1/namespaces/{HELD}/pods", started())
+    with controlling(world.kubeconfig) as controller:
         empty = controller.rss_mb()
-    _fill(there, few, step)
+    _fill(world, few, step)
     step("releases with few held pods")
-    with controlling(there.kubeconfig) as controller:
-        among_few = _release_cpu(there, f"{DUE}-few", controller, size.released)
-    _fill(there, many, step)
+    with controlling(world.kubeconfig) as controller:
+        few_cost = _release_cpu(world, f"{DUE}-few", controller, size.released)
+    _fill(world, many, step)
     step("startup, idle time and releases with many held pods")
     began = time.monotonic()
-    with controlling(there.kubeconfig) as controller:
-        start, known = time.monotonic() - began, controller.cpu_seconds()
+    with controlling(world.kubeconfig) as controller:
+        startup, startup_cpu = time.monotonic() - began, controller.cpu_seconds()
         time.sleep(min(SETTLE_SECONDS, 2 * size.idle_seconds))
-        settling = controller.cpu_seconds() - known
-        before, looked = controller.cpu_seconds(), time.monotonic()
+        settling = controller.cpu_seconds() - startup_cpu
+        cpu_before, idle_start = controller.cpu_seconds(), time.monotonic()
         time.sleep(size.idle_seconds)
-        idle = (controller.cpu_seconds() - before) / (time.monotonic() - looked) * 100
+        idle = (controller.cpu_seconds() - cpu_before) / (time.monotonic() - idle_start) * 100
         steady = controller.rss_mb()
-        among_many = _release_cpu(there, f"{DUE}-many", controller, size.released)
+        many_cost = _release_cpu(world, f"{DUE}-many", controller, size.released)
         peak = controller.peak_rss_mb()
     figures = {
         "scale_rss_mb": peak,
-        "scale_cold_start_s": start,
+        "scale_cold_start_s": startup,
         "scale_idle_cpu_percent": idle,
-        "scale_cpu_growth": among_many / among_few,
+        "scale_cpu_growth": many_cost / few_cost,
     }
     details = {
         "empty_rss_mb": empty,
         "steady_rss_mb": steady,
-        "cold_start_cpu_s": known,
+        "cold_start_cpu_s": startup_cpu,
         "hourly_cpu_s": settling,
-        "release_cpu_us": {str(few): among_few, str(many): among_many},
+        "release_cpu_us": {str(few): few_cost, str(many): many_cost},
     }
     return Outcome(figures, details=details)
 
 
-def _fill(there: World, wanted: int, step: Callable[[str], None]) -> None:
-    """Create held pods of all kinds until `wanted` of them exist."""
+def _fill(world: World, total: int, step: Callable[[str], None]) -> None:
+    """Create held pods of all kinds until `total` of them exist."""
     kinds = held_of_each_kind()
-    while (there_are := there.count(HELD) - 1) < wanted:  # not counting the started pod
-        step(f"{there_are:,} of {wanted:,} held pods")
-        number = min(PART, wanted - there_are)
-        there.create(HELD, kinds, max(0, number - CLIENTS), connections=min(CLIENTS, number))
+    while (count := world.count(HELD) - 1) < total:  # not counting the started pod
+        step(f"{count:,} of {total:,} held pods")
+        number = min(PART, total - count)
+        world.create(HELD, kinds, max(0, number - CLIENTS), connections=min(CLIENTS, number))
 
 
 def held_of_each_kind() -> list[Object]:
@@ -86,28 +86,28 @@ def held_of_each_kind() -> list[Object]:
 
 
 def _held(name: str, value: str) -> Object:
-    made = held_pod({name: value})
-    made["spec"]["schedulingGates"] = [{"name": name}]
-    made["metadata"]["labels"] = {PACE: "slowest"} if name == PACE else {}
-    return made
+    pod = held_pod({name: value})
+    pod["spec"]["schedulingGates"] = [{"name": name}]
+    pod["metadata"]["labels"] = {PACE: "slowest"} if name == PACE else {}
+    return pod
 
 
 def started() -> Object:
     """Return a pod that the pace has just released, so the pace is used up for a day."""
     now = durations.canonical_instant(int(time.time() * 1_000))
-    made = small_pod({PACE: SLOWEST, RELEASED_ANNOTATION: now})
-    made["metadata"]["labels"] = {PACE: "slowest"}
-    return made
+    pod = small_pod({PACE: SLOWEST, RELEASED_ANNOTATION: now})
+    pod["metadata"]["labels"] = {PACE: "slowest"}
+    return pod
 
 
-def _release_cpu(there: World, name: str, controller: Controller, number: int) -> float:
+def _release_cpu(world: World, name: str, controller: Controller, number: int) -> float:
     """Return the controller's CPU per release in microseconds, including all related work."""
-    there.namespace(name)
+    world.namespace(name)
     held = controller.metric(controllers.HELD)
-    due = there.hold(name, number, lambda: controller.metric(controllers.HELD))
+    due = world.hold(name, number, lambda: controller.metric(controllers.HELD))
     time.sleep(max(0.0, due - 0.5 - time.time()))
-    before = controller.cpu_seconds()
-    there.until(lambda: controller.metric(controllers.HELD) == held, step=controllers.LOOK_SECONDS)
-    used = controller.cpu_seconds() - before
-    there.clear(name)
-    return used / number * 1e6
+    cpu_before = controller.cpu_seconds()
+    world.until(lambda: controller.metric(controllers.HELD) == held, step=controllers.LOOK_SECONDS)
+    cpu = controller.cpu_seconds() - cpu_before
+    world.clear(name)
+    return cpu / number * 1e6

@@ -22,13 +22,13 @@ SERVER_CORE, LOAD_CORE = 0, 1
 Rounds = dict[str, list[dict[str, float]]]
 
 
-def cpu(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def cpu(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare CPU and latency of a review, with four connections and without CPU pinning."""
-    with running([OURS, GO, KOPF, FLASK], there.certificate, there.kubeconfig) as servers:
+    with running([OURS, GO, KOPF, FLASK], world.certificate, world.kubeconfig) as servers:
         same.check(servers)
         rounds = compare(servers, size, step)
-    costs = {name: [one["cpu_us"] for one in found] for name, found in rounds.items()}
-    p99 = {name: [one["p99_ms"] for one in found] for name, found in rounds.items()}
+    costs = {name: [sample["cpu_us"] for sample in samples] for name, samples in rounds.items()}
+    p99 = {name: [sample["p99_ms"] for sample in samples] for name, samples in rounds.items()}
     pairs = {
         "cpu_per_review_vs_controller_runtime": (costs[OURS], costs[GO]),
         "cpu_per_review_vs_kopf": (costs[OURS], costs[KOPF]),
@@ -37,13 +37,15 @@ def cpu(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
     return ratios(pairs, rounds)
 
 
-def throughput(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def throughput(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Compare reviews per second, with each server on one core and the load on the other."""
     names = [OURS, GO]
-    with running(names, there.certificate, there.kubeconfig, core=SERVER_CORE) as servers:
+    with running(names, world.certificate, world.kubeconfig, core=SERVER_CORE) as servers:
         rounds = compare(servers, size, step, core=LOAD_CORE if (os.cpu_count() or 1) > 1 else None)
-    speed = {name: [one["per_second"] for one in found] for name, found in rounds.items()}
-    return ratios({"throughput_vs_controller_runtime": (speed[OURS], speed[GO])}, rounds)
+    speeds = {
+        name: [sample["per_second"] for sample in samples] for name, samples in rounds.items()
+    }
+    return ratios({"throughput_vs_controller_runtime": (speeds[OURS], speeds[GO])}, rounds)
 
 
 def compare(
@@ -58,20 +60,26 @@ def compare(
 
     Each round starts with the next server.
     """
-    asked = {one.name: [reviews.request((bodies or {}).get(one.name, _BODY))] for one in servers}
-    measured: Rounds = {one.name: [] for one in servers}
-    for one in servers:
-        load.run(load.Job(one.port, asked[one.name], min(WARM_UP, size.reviews)), core=core)
+    requests = {
+        server.name: [reviews.request((bodies or {}).get(server.name, _BODY))] for server in servers
+    }
+    rounds: Rounds = {server.name: [] for server in servers}
+    for server in servers:
+        load.run(
+            load.Job(server.port, requests[server.name], min(WARM_UP, size.reviews)), core=core
+        )
     for turn in range(size.rounds):
         first = turn % len(servers)
-        for one in [*servers[first:], *servers[:first]]:
-            step(f"round {turn + 1} of {size.rounds}: {one.name}")
-            before = one.cpu_seconds()
-            figures = load.run(load.Job(one.port, asked[one.name], size.reviews), core=core)
-            used = (one.cpu_seconds() - before) / figures.number * 1e6
-            found: dict[str, Any] = msgspec.to_builtins(figures)
-            measured[one.name].append({"cpu_us": used, **found})
-    return measured
+        for server in [*servers[first:], *servers[:first]]:
+            step(f"round {turn + 1} of {size.rounds}: {server.name}")
+            cpu_before = server.cpu_seconds()
+            figures = load.run(
+                load.Job(server.port, requests[server.name], size.reviews), core=core
+            )
+            cpu_us = (server.cpu_seconds() - cpu_before) / figures.number * 1e6
+            values: dict[str, Any] = msgspec.to_builtins(figures)
+            rounds[server.name].append({"cpu_us": cpu_us, **values})
+    return rounds
 
 
 def ratios(pairs: dict[str, tuple[list[float], list[float]]], rounds: Rounds) -> Outcome:
@@ -86,8 +94,8 @@ def ratios(pairs: dict[str, tuple[list[float], list[float]]], rounds: Rounds) ->
 def medians(rounds: Rounds) -> dict[str, dict[str, float]]:
     """Return the median of each figure, by server."""
     return {
-        name: {key: statistics.median(one[key] for one in found) for key in found[0]}
-        for name, found in rounds.items()
+        name: {key: statistics.median(sample[key] for sample in samples) for key in samples[0]}
+        for name, samples in rounds.items()
     }
 
 

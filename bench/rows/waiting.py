@@ -20,75 +20,77 @@ STEP_SECONDS = 0.2
 """Seconds between the creation of two Jobs."""
 
 
-def pace(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def pace(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure the share of time that starting pods occupy a pace's slots."""
-    name = there.namespace("paced")
-    with controlling(there.kubeconfig) as controller:
+    name = world.namespace("paced")
+    with controlling(world.kubeconfig) as controller:
         step(f"{size.paced} pods, {SLOTS} at a time")
-        there.create(name, [_paced()], size.paced, connections=1)
-        number = there.count(name)  # a client creates one more to warm up
+        world.create(name, [_paced()], size.paced, connections=1)
+        number = world.count(name)  # a client creates one more to warm up
         limit = number * SLOWEST_SECONDS
-        there.until(lambda: controller.metric(HELD) == 0, limit, step=1.0)
-        log = there.plane.audit_log
-        there.until(
+        world.until(lambda: controller.metric(HELD) == 0, limit, step=1.0)
+        log = world.plane.audit_log
+        world.until(
             lambda: len(audit.statuses(log, name, "pods", "kwok")) == number, limit, step=1.0
         )
-    since = {one.object_ref.name: one.received for one in reversed(audit.releases(log, name))}
-    busy = utilisation(since, audit.statuses(log, name, "pods", "kwok"), slots=SLOTS)
-    there.clear(name)
-    return Outcome({"pace_utilisation": busy})
+    start_times = {
+        event.object_ref.name: event.received for event in reversed(audit.releases(log, name))
+    }
+    share = utilisation(start_times, audit.statuses(log, name, "pods", "kwok"), slots=SLOTS)
+    world.clear(name)
+    return Outcome({"pace_utilisation": share})
 
 
 def utilisation(since: Mapping[str, float], until: Mapping[str, float], *, slots: int) -> float:
     """Return the share of slot time in use, until too few pods are left to fill the slots."""
     begin, end = min(since.values()), sorted(since.values())[-slots]
-    busy = sum(min(until[name], end) - at for name, at in since.items() if at < end)
+    busy = sum(min(until[name], end) - start for name, start in since.items() if start < end)
     return busy / (slots * (end - begin))
 
 
-def after(there: World, size: Size, step: Callable[[str], None]) -> Outcome:
+def after(world: World, size: Size, step: Callable[[str], None]) -> Outcome:
     """Measure from a Job's completion to the release of the pods that wait for it."""
-    name = there.namespace("after")
+    name = world.namespace("after")
     jobs = [f"job-{number}" for number in range(size.jobs)]
-    with controlling(there.kubeconfig) as controller:
+    with controlling(world.kubeconfig) as controller:
         for number, job in enumerate(jobs):
             step(f"pods that wait for {number + 1} of {size.jobs} Jobs")
             for _ in range(size.waiters):
-                there.post(f"/api/v1/namespaces/{name}/pods", _held(AFTER, f"job/{job}"))
+                world.post(f"/api/v1/namespaces/{name}/pods", _held(AFTER, f"job/{job}"))
         total = size.jobs * size.waiters
-        there.until(lambda: controller.metric(HELD) == total)
+        world.until(lambda: controller.metric(HELD) == total)
         step("completing the Jobs")
         for job in jobs:
-            there.post(f"/apis/batch/v1/namespaces/{name}/jobs", _empty_job(job))
+            world.post(f"/apis/batch/v1/namespaces/{name}/jobs", _empty_job(job))
             time.sleep(STEP_SECONDS)
-        there.until(lambda: controller.metric(HELD) == 0)
-    log = there.plane.audit_log
-    done = audit.statuses(log, name, "jobs", "kube-controller-manager")
-    pods = there.get(f"/api/v1/namespaces/{name}/pods")["items"]
-    wanted = {
-        one["metadata"]["name"]: one["metadata"]["annotations"][AFTER].removeprefix("job/")
-        for one in pods
+        world.until(lambda: controller.metric(HELD) == 0)
+    log = world.plane.audit_log
+    completions = audit.statuses(log, name, "jobs", "kube-controller-manager")
+    pods = world.get(f"/api/v1/namespaces/{name}/pods")["items"]
+    job_names = {
+        pod["metadata"]["name"]: pod["metadata"]["annotations"][AFTER].removeprefix("job/")
+        for pod in pods
     }
-    late = [
-        (one.received - done[wanted[one.object_ref.name]]) * 1e3
-        for one in audit.releases(log, name)
+    delays = [
+        (event.received - completions[job_names[event.object_ref.name]]) * 1e3
+        for event in audit.releases(log, name)
     ]
-    there.clear(name)
-    figures = {"after_ms_p99": stats.percentile(late, 0.99)}
-    return Outcome(figures, details={"p50": stats.percentile(late, 0.5), "min": min(late)})
+    world.clear(name)
+    figures = {"after_ms_p99": stats.percentile(delays, 0.99)}
+    return Outcome(figures, details={"p50": stats.percentile(delays, 0.5), "min": min(delays)})
 
 
 def _held(key: str, value: str) -> Object:
-    made = held_pod({key: value})
-    made["spec"]["schedulingGates"] = [{"name": key}]
-    return made
+    pod = held_pod({key: value})
+    pod["spec"]["schedulingGates"] = [{"name": key}]
+    return pod
 
 
 def _paced() -> Object:
-    made = _held(PACE, str(SLOTS))
-    made["metadata"]["labels"] = {PACE: "bench", "slow": "yes"}
-    del made["spec"]["schedulerName"]
-    return made
+    pod = _held(PACE, str(SLOTS))
+    pod["metadata"]["labels"] = {PACE: "bench", "slow": "yes"}
+    del pod["spec"]["schedulerName"]
+    return pod
 
 
 def _empty_job(name: str) -> Object:

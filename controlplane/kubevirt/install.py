@@ -21,13 +21,15 @@ def install(plane: ControlPlane, report: Report | None = None) -> None:
     ControlPlaneError.
     """
     binaries = ensure(report, KUBEVIRT)
-    printed = objects.printed(binaries.parent)
-    definitions = [each for each in printed if each["kind"] == objects.DEFINITION]
-    served = [each for each in printed if each["kind"] in objects.SERVED]
+    manifests = objects.printed(binaries.parent)
+    definitions = [manifest for manifest in manifests if manifest["kind"] == objects.DEFINITION]
+    served = [manifest for manifest in manifests if manifest["kind"] in objects.SERVED]
     objects.remove(plane.api, served)
     namespace, kubevirt = objects.own()
     objects.create(plane.api, [namespace])
-    rights = [each for each in printed if each not in definitions and each not in served]
+    rights = [
+        manifest for manifest in manifests if manifest not in definitions and manifest not in served
+    ]
     objects.create(plane.api, [*rights, objects.loopback_service(objects.VIRT_API_SERVICE)])
     port = programs.start_virt_api(plane, binaries)  # first: it needs seconds of CPU to start
     objects.create(plane.api, definitions)
@@ -39,4 +41,4 @@ def install(plane: ControlPlane, report: Report | None = None) -> None:
     for name in (programs.VIRT_API, programs.KWOK_VMI, programs.VIRT_CONTROLLER):
         plane.process(name).wait_ready()
     ca = plane.ca.read_bytes()
-    objects.create(plane.api, [objects.served_at(each, port, ca) for each in served])
+    objects.create(plane.api, [objects.served_at(manifest, port, ca) for manifest in served])

@@ -32,14 +32,14 @@ def enable(api: Api, name: str) -> None:
     """Make a node accept VMs. Raises ControlPlaneError if a request fails."""
     path = f"/api/v1/nodes/{name}"
     api.patch(path, {"metadata": {"labels": dict(LABELS)}})
-    offered = {"capacity": dict(RESOURCES), "allocatable": dict(RESOURCES)}
-    api.patch(f"{path}/status", {"status": offered})
+    resources = {"capacity": dict(RESOURCES), "allocatable": dict(RESOURCES)}
+    api.patch(f"{path}/status", {"status": resources})
 
 
 def enable_all(api: Api) -> None:
     """Make all kwok nodes accept VMs."""
     key, value = nodes.FAKE
-    listed = api.get("/api/v1/nodes") or {"items": []}
-    for node in listed["items"]:
+    response = api.get("/api/v1/nodes") or {"items": []}
+    for node in response["items"]:
         if node["metadata"].get("annotations", {}).get(key) == value:
             enable(api, node["metadata"]["name"])

@@ -46,8 +46,8 @@ Object = Mapping[str, Any]
 
 def printed(folder: Path) -> list[Object]:
     """Return the objects that KubeVirt's constructors made while its programs were built."""
-    listed: list[Object] = json.loads((folder / "objects.json").read_bytes())["items"]
-    return listed
+    objects: list[Object] = json.loads((folder / "objects.json").read_bytes())["items"]
+    return objects
 
 
 def own() -> list[Object]:
@@ -73,18 +73,18 @@ def loopback_service(name: str) -> Object:
     }
 
 
-def served_at(each: Object, port: int, ca: bytes) -> Object:
+def served_at(manifest: Object, port: int, ca: bytes) -> Object:
     """Return a copy of a `SERVED` object with the port to call and the CA to trust."""
     bundle = b64encode(ca).decode()
-    changed: dict[str, Any] = json.loads(json.dumps(each))
-    if each["kind"] == "APIService":
-        changed["spec"]["caBundle"] = bundle
-        changed["spec"]["service"]["port"] = port
-        return changed
-    for webhook in changed["webhooks"]:
+    copy: dict[str, Any] = json.loads(json.dumps(manifest))
+    if manifest["kind"] == "APIService":
+        copy["spec"]["caBundle"] = bundle
+        copy["spec"]["service"]["port"] = port
+        return copy
+    for webhook in copy["webhooks"]:
         webhook["clientConfig"]["caBundle"] = bundle
         webhook["clientConfig"]["service"]["port"] = port
-    return changed
+    return copy
 
 
 def create(api: Api, objects: Sequence[Object]) -> None:
@@ -93,28 +93,28 @@ def create(api: Api, objects: Sequence[Object]) -> None:
     Raises ControlPlaneError if a request fails.
     """
     with ThreadPoolExecutor(_THREADS) as pool:
-        for _ in pool.map(lambda each: api.create(folder(each), each), objects):
+        for _ in pool.map(lambda manifest: api.create(folder(manifest), manifest), objects):
             pass
 
 
 def remove(api: Api, objects: Sequence[Object]) -> None:
     """Delete the objects that exist: those of an earlier start have other ports."""
-    for each in objects:
-        api.delete(f"{folder(each)}/{each['metadata']['name']}")
+    for manifest in objects:
+        api.delete(f"{folder(manifest)}/{manifest['metadata']['name']}")
 
 
-def folder(each: Object) -> str:
+def folder(manifest: Object) -> str:
     """Return the API path for creating an object."""
-    kind = each["kind"]
-    namespace = each["metadata"].get("namespace")
-    within = f"/namespaces/{namespace}" if namespace else ""
+    kind = manifest["kind"]
+    namespace = manifest["metadata"].get("namespace")
+    scope = f"/namespaces/{namespace}" if namespace else ""
     plural = "apiservices" if kind == "APIService" else f"{kind.lower()}s"
-    return f"{_FOLDERS[kind]}{within}/{plural}"
+    return f"{_FOLDERS[kind]}{scope}/{plural}"
 
 
 def await_definitions(api: Api, definitions: Sequence[Object]) -> None:
     """Wait until the API server serves the CRDs. Raises ControlPlaneError after 120 seconds."""
-    missing = {name for each in definitions for name in resources(each)}
+    missing = {name for definition in definitions for name in resources(definition)}
     deadline = time.monotonic() + _TIMEOUT
     while missing := missing - _served(api, {path for path, _ in missing}):
         if time.monotonic() > deadline:
@@ -129,11 +129,15 @@ def await_definitions(api: Api, definitions: Sequence[Object]) -> None:
 def resources(definition: Object) -> set[tuple[str, str]]:
     """Return the API path and plural name of each served version of a CRD."""
     spec = definition["spec"]
-    served = (each["name"] for each in spec["versions"] if each["served"])
-    return {(f"/apis/{spec['group']}/{name}", spec["names"]["plural"]) for name in served}
+    versions = (version["name"] for version in spec["versions"] if version["served"])
+    return {(f"/apis/{spec['group']}/{name}", spec["names"]["plural"]) for name in versions}
 
 
 def _served(api: Api, paths: Collection[str]) -> set[tuple[str, str]]:
     """Return API paths and resource names; the CRDs themselves would be megabytes."""
-    found = {path: api.get(path) or {"resources": []} for path in paths}
-    return {(path, each["name"]) for path, listed in found.items() for each in listed["resources"]}
+    responses = {path: api.get(path) or {"resources": []} for path in paths}
+    return {
+        (path, resource["name"])
+        for path, response in responses.items()
+        for resource in response["resources"]
+    }

@@ -79,10 +79,10 @@ def start_virt_api(plane: ControlPlane, binaries: Path) -> int:
 def _leads(api: Api) -> bool:
     """Return whether virt-controller is the leader: it does no work before that."""
     try:
-        said = api.get("/leader")
+        response = api.get("/leader")
     except ControlPlaneError:
         return False
-    return said == {"apiserver": {"leader": "true"}}
+    return response == {"apiserver": {"leader": "true"}}
 
 
 def _account_kubeconfig(plane: ControlPlane, account: str) -> Path:
@@ -92,10 +92,10 @@ def _account_kubeconfig(plane: ControlPlane, account: str) -> Path:
         "spec": {"expirationSeconds": _TOKEN_SECONDS},
     }
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{account}/token"
-    made = plane.api.create(path, request)
-    if made is None:
+    response = plane.api.create(path, request)
+    if response is None:
         raise ControlPlaneError(f"ServiceAccount {NAMESPACE}/{account} does not exist")
     file = plane.directory / "users" / account / "kubeconfig"
-    token, ca = made["status"]["token"], plane.ca.read_bytes()
+    token, ca = response["status"]["token"], plane.ca.read_bytes()
     write_private(file, token_kubeconfig(plane.server, ca, account, token))
     return file

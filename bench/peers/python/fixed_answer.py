@@ -43,8 +43,8 @@ class FixedAnswer(asyncio.Protocol):
         if length is None or len(self._come) < end + 4 + int(length[1]):
             return
         uid = _UID(self._come, end)
-        answer = _BEFORE + (uid[1] if uid else b"") + _AFTER
-        self._transport.write(_HEAD % len(answer) + answer)
+        response = _BEFORE + (uid[1] if uid else b"") + _AFTER
+        self._transport.write(_HEAD % len(response) + response)
         self._come = b""
 
 
