@@ -21,10 +21,10 @@ def test_ratio_is_the_median_of_the_rounds() -> None:
 
 
 def test_interval_holds_the_ratio_and_is_the_same_each_time() -> None:
-    ours, theirs = [1.0, 1.1, 0.9, 1.0, 1.2], [2.0, 2.1, 2.2, 1.9, 2.0]
-    low, high = stats.interval(stats.median_ratio, ours, theirs)
-    assert low <= stats.median_ratio(ours, theirs) <= high
-    assert stats.interval(stats.median_ratio, ours, theirs) == (low, high)
+    holdfast_values, other_values = [1.0, 1.1, 0.9, 1.0, 1.2], [2.0, 2.1, 2.2, 1.9, 2.0]
+    low, high = stats.interval(stats.median_ratio, holdfast_values, other_values)
+    assert low <= stats.median_ratio(holdfast_values, other_values) <= high
+    assert stats.interval(stats.median_ratio, holdfast_values, other_values) == (low, high)
 
 
 @pytest.mark.parametrize(
@@ -35,10 +35,13 @@ def test_interval_holds_the_ratio_and_is_the_same_each_time() -> None:
     ],
 )
 def test_each_installation_registers_its_webhooks(way: str, kinds: list[str]) -> None:
-    there: Any = SimpleNamespace(certificate=SimpleNamespace(ca=b"PEM"))
+    world: Any = SimpleNamespace(certificate=SimpleNamespace(ca=b"PEM"))
     server: Any = SimpleNamespace(port=8443)
-    made = creation._configurations(there, way, server).values()
-    assert [one["kind"].removesuffix("WebhookConfiguration") for one in made] == kinds
+    configurations = creation._configurations(world, way, server).values()
+    assert [
+        configuration["kind"].removesuffix("WebhookConfiguration")
+        for configuration in configurations
+    ] == kinds
 
 
 @pytest.mark.parametrize(
@@ -84,13 +87,13 @@ def test_end_of_a_response_is_detected(answer: bytes, whole: bool) -> None:
 
 
 def test_page_shows_measurements_and_gaps() -> None:
-    known: dict[str, Any] = {
+    measurements: dict[str, Any] = {
         "burst_rate_vs_client_go": 0.9,
         "intervals": {"burst_rate_vs_client_go": [0.85, 0.95]},
     }
-    shown = page.measured(known)
-    assert "| releases/s in a burst ÷ client-go | 0.9 | 0.85 to 0.95 | ≥ 1 | **no** |" in shown
-    assert "| CPU per review ÷ kopf | not measured |  | ≤ 0.15 |  |" in shown
+    text = page.measured(measurements)
+    assert "| releases/s in a burst ÷ client-go | 0.9 | 0.85 to 0.95 | ≥ 1 | **no** |" in text
+    assert "| CPU per review ÷ kopf | not measured |  | ≤ 0.15 |  |" in text
 
 
 def test_page_shows_what_a_creation_takes_each_way() -> None:
@@ -98,12 +101,12 @@ def test_page_shows_what_a_creation_takes_each_way() -> None:
         "medians_ms": {"16 clients": {"none": 14.04}, "1 client": {"none": 1.926}},
         "api_server_us": {"none": 1_483.2},
     }
-    shown = page.measured({"details": {"latency": latency}})
-    assert "| no webhooks | 14.0 ms | 1.93 ms | 1483 µs |" in shown
+    text = page.measured({"details": {"latency": latency}})
+    assert "| no webhooks | 14.0 ms | 1.93 ms | 1483 µs |" in text
 
 
 def test_page_calculates_from_measurements() -> None:
-    known: dict[str, Any] = {
+    measurements: dict[str, Any] = {
         "scale_rss_mb": 250.0,
         "details": {
             "cpu": {
@@ -120,11 +123,11 @@ def test_page_calculates_from_measurements() -> None:
             },
         },
     }
-    shown = page.measured(known)
-    assert "5,000 per second, or 0.5 min for all pods" in shown  # 1 / 200 us
-    assert "| CPU per release | | 1000 µs | 1100 µs |" in shown
-    assert "about 350 MiB" in shown  # 50 + 200 x 1.5
-    assert "The first bottleneck is: controller, releases in a burst." in shown
+    text = page.measured(measurements)
+    assert "5,000 per second, or 0.5 min for all pods" in text  # 1 / 200 us
+    assert "| CPU per release | | 1000 µs | 1100 µs |" in text
+    assert "about 350 MiB" in text  # 50 + 200 x 1.5
+    assert "The first bottleneck is: controller, releases in a burst." in text
 
 
 def test_rounds_go_to_build_and_the_rest_into_the_summary(
@@ -136,11 +139,11 @@ def test_rounds_go_to_build_and_the_rest_into_the_summary(
 
     results.save("burst", outcome, 3.2, asdict(FULL))
 
-    known = results.load()
-    assert (known["rate"], known["intervals"]) == (0.9123, {"rate": [0.8, 1.0]})
-    assert known["details"]["burst"].keys() == {"when", "medians"}
-    written = json.loads((tmp_path / "build" / "burst.json").read_text())
-    assert written["details"]["rounds"] == [1, 2]
+    summary = results.load()
+    assert (summary["rate"], summary["intervals"]) == (0.9123, {"rate": [0.8, 1.0]})
+    assert summary["details"]["burst"].keys() == {"when", "medians"}
+    build_results = json.loads((tmp_path / "build" / "burst.json").read_text())
+    assert build_results["details"]["rounds"] == [1, 2]
     assert results.is_measured("burst", asdict(FULL))
     assert not results.is_measured("burst", asdict(SHORT))
     assert not results.is_measured("cpu", asdict(FULL))
@@ -151,8 +154,11 @@ def test_the_summary_is_small() -> None:
 
 
 def test_page_and_readme_show_the_latest_measurement() -> None:
-    known = results.load()
-    for path, part in ((page.PAGE, page.measured(known)), (page.README, page.claims(known))):
+    measurements = results.load()
+    for path, part in (
+        (page.PAGE, page.measured(measurements)),
+        (page.README, page.claims(measurements)),
+    ):
         text = path.read_text("utf-8")
         assert text.count(page.BEGIN) == text.count(page.END) == 1
         assert page.placed(text, part) == text

@@ -47,17 +47,17 @@ EXTRA = {"added_latency_called_twice_vs_cel", "added_latency_fixed_answer_vs_cel
 
 @pytest.fixture(scope="module")
 def there() -> Iterator[World]:
-    with world(audit=True) as made:
-        yield made
+    with world(audit=True) as new_world:
+        yield new_world
 
 
 @pytest.mark.parametrize("name", KEYS, ids=list(KEYS))
 def test_row_runs(there: World, name: str) -> None:
-    told: list[str] = []
-    outcome = ROWS[name].measure(there, SHORT, told.append)
+    messages: list[str] = []
+    outcome = ROWS[name].measure(there, SHORT, messages.append)
 
     assert set(outcome.figures) == KEYS[name]
-    assert told  # it reports its progress
+    assert messages  # it reports its progress
     if name == "latency":
         assert outcome.figures["unconcerned_calls"] == 0
     if name == "lateness":

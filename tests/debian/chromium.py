@@ -83,8 +83,8 @@ class Tab:
         self._rest = b""
         self.events: list[Message] = []
         target = self._call("Target.createTarget", url="about:blank")["targetId"]
-        attached = self._call("Target.attachToTarget", targetId=target, flatten=True)
-        self._session = str(attached["sessionId"])
+        response = self._call("Target.attachToTarget", targetId=target, flatten=True)
+        self._session = str(response["sessionId"])
         for domain in ("Page", "Network", "Runtime", "Accessibility", "Log"):
             self.call(f"{domain}.enable")
 
@@ -93,18 +93,18 @@ class Tab:
 
     def open(self, url: str) -> None:
         self.events.clear()
-        failed = self.call("Page.navigate", url=url).get("errorText")
-        if failed:
-            raise ChromiumError(f"{url}: {failed}")
+        error = self.call("Page.navigate", url=url).get("errorText")
+        if error:
+            raise ChromiumError(f"{url}: {error}")
         while not any(event["method"] == "Page.loadEventFired" for event in self.events):
             self._take(time.monotonic() + PATIENCE)
 
     def evaluate(self, script: str) -> Any:
         """Return the value of an expression; the debugger runs it, as scripts are disabled."""
-        answer = self.call("Runtime.evaluate", expression=script, returnByValue=True)
-        if "exceptionDetails" in answer:
-            raise ChromiumError(str(answer["exceptionDetails"]))
-        return answer["result"].get("value")
+        response = self.call("Runtime.evaluate", expression=script, returnByValue=True)
+        if "exceptionDetails" in response:
+            raise ChromiumError(str(response["exceptionDetails"]))
+        return response["result"].get("value")
 
     def window(self, width: int, height: int, *, dark: bool = False) -> None:
         """Set the window's size in pixels, and the user's preferred colour scheme."""
@@ -125,11 +125,11 @@ class Tab:
         os.write(self._write, json.dumps(message).encode() + b"\0")
         deadline = time.monotonic() + PATIENCE
         while True:
-            answer = self._take(deadline)
-            if answer.get("id") == self._number:
-                if "error" in answer:
-                    raise ChromiumError(f"{method}: {answer['error']}")
-                return dict(answer["result"])
+            response = self._take(deadline)
+            if response.get("id") == self._number:
+                if "error" in response:
+                    raise ChromiumError(f"{method}: {response['error']}")
+                return dict(response["result"])
 
     def _take(self, deadline: float) -> Message:
         """Return the next message; add it to `events` if it is one."""
@@ -138,10 +138,10 @@ class Tab:
                 raise ChromiumError(
                     f"no response within {PATIENCE:.0f} s\n{self._log.read_text()[-2000:]}"
                 )
-            part = os.read(self._read, 1 << 20)
-            if not part:
+            chunk = os.read(self._read, 1 << 20)
+            if not chunk:
                 raise ChromiumError(f"Chromium has exited\n{self._log.read_text()[-2000:]}")
-            self._rest += part
+            self._rest += chunk
         text, _, self._rest = self._rest.partition(b"\0")
         message = dict(json.loads(text))
         if "method" in message:

@@ -32,7 +32,7 @@ print -l -- version powershell --all-namespaces
 )
 def test_shell_completes_commands_values_and_flags(shell: str, script: str) -> None:
     path = f"{Path(sys.executable).parent}{os.pathsep}{os.environ['PATH']}"
-    done = subprocess.run(
+    process = subprocess.run(
         [shell, "-c", script],
         env={**os.environ, "PATH": path, "TERM": "xterm"},
         capture_output=True,
@@ -40,5 +40,5 @@ def test_shell_completes_commands_values_and_flags(shell: str, script: str) -> N
         timeout=60,
         check=True,
     )
-    found = [line.split()[0] for line in done.stdout.splitlines()]
-    assert found == ["version", "powershell", "--all-namespaces"]
+    words = [line.split()[0] for line in process.stdout.splitlines()]
+    assert words == ["version", "powershell", "--all-namespaces"]

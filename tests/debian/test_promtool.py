@@ -25,10 +25,10 @@ def promtool(*arguments: str) -> subprocess.CompletedProcess[str]:
 
 
 def test_promtool_accepts_the_rules(rules: Path) -> None:
-    done = promtool("check", "rules", "--lint=all", "--lint-fatal", str(rules))
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = promtool("check", "rules", "--lint=all", "--lint-fatal", str(rules))
+    assert process.returncode == 0, process.stdout + process.stderr
     count = len(yaml.safe_load(rules.read_text())["groups"][0]["rules"])
-    assert f"SUCCESS: {count} rules found" in done.stdout
+    assert f"SUCCESS: {count} rules found" in process.stdout
 
 
 def test_promtool_rejects_invalid_rules(rules: Path) -> None:
@@ -39,7 +39,9 @@ def test_promtool_rejects_invalid_rules(rules: Path) -> None:
 Series = Mapping[str, str]
 """The values of each series, one per minute, in promtool's notation."""
 
-LEAF, CA = (f"holdfast_{one}_expiry_timestamp_seconds" for one in ("certificate", "ca"))
+LEAF, CA = (
+    f"holdfast_{certificate}_expiry_timestamp_seconds" for certificate in ("certificate", "ca")
+)
 UNCERTAIN, REGISTERED = "holdfast_clock_uncertainty_seconds", "holdfast_webhooks_registered"
 KEPT_BACK = "holdfast_vm_pods_kept_back"
 
@@ -75,8 +77,8 @@ def slow(point: str) -> Series:
 
 def expires(metric: str, days: int) -> Series:
     """Return a certificate that expires in `days` and five minutes; a pod without one reports 0."""
-    left = f"{days * 86_400 + 300}x60"
-    return {f'{metric}{{pod="a"}}': left, f'{metric}{{pod="b"}}': "0x60"}
+    values = f"{days * 86_400 + 300}x60"
+    return {f'{metric}{{pod="a"}}': values, f'{metric}{{pod="b"}}': "0x60"}
 
 
 def by_leader(metric: str, leader: str, standby: str) -> Series:
@@ -219,7 +221,7 @@ QUIET = [
 
 
 def alerts(rules: Path) -> dict[str, Any]:
-    return {one["alert"]: one for one in yaml.safe_load(rules.read_text())["groups"][0]["rules"]}
+    return {rule["alert"]: rule for rule in yaml.safe_load(rules.read_text())["groups"][0]["rules"]}
 
 
 def check(
@@ -230,15 +232,15 @@ def check(
         "interval": "1m",
         "input_series": [{"series": name, "values": values} for name, values in series.items()],
         "alert_rule_test": [
-            {"eval_time": f"{at}m", "alertname": alert, "exp_alerts": shown}
-            for at, shown in expected
+            {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": expected_alerts}
+            for minute, expected_alerts in expected
         ],
     }
     tests = {"rule_files": [str(rules)], "evaluation_interval": "1m", "tests": [test]}
     path = rules.with_name("tests.yaml")
     path.write_text(yaml.safe_dump(tests))
-    done = promtool("test", "rules", str(path))
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = promtool("test", "rules", str(path))
+    assert process.returncode == 0, process.stdout + process.stderr
 
 
 def test_every_alert_has_positive_and_negative_cases(rules: Path) -> None:
@@ -251,18 +253,18 @@ def test_alert_fires_on_time(
     rules: Path, alert: str, series: Series, minute: int, value: str
 ) -> None:
     rule = alerts(rules)[alert]
-    waits = int(rule["for"][:-1]) * {"m": 1, "d": 24 * 60}[rule["for"][-1]]
+    delay = int(rule["for"][:-1]) * {"m": 1, "d": 24 * 60}[rule["for"][-1]]
     labels = dict(re.findall(r'(extension_point|cluster|plugin)="(\w+)"', " ".join(series)))
 
     def expand(text: str) -> str:
-        text = re.sub(r"{{ \$labels\.(\w+) }}", lambda found: labels[found[1]], text)
+        text = re.sub(r"{{ \$labels\.(\w+) }}", lambda match: labels[match[1]], text)
         return re.sub(r"{{ \$value( \| \w+)? }}", value, text)
 
-    shown = {
+    expected_alert = {
         "exp_labels": {**rule["labels"], **labels},
         "exp_annotations": {key: expand(text) for key, text in rule["annotations"].items()},
     }
-    check(rules, alert, series, [(minute + waits - 1, []), (minute + waits, [shown])])
+    check(rules, alert, series, [(minute + delay - 1, []), (minute + delay, [expected_alert])])
 
 
 @pytest.mark.parametrize(("alert", "series", "minutes"), QUIET)

@@ -78,17 +78,19 @@ def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
         with Command("controller", "--kubeconfig", str(plane.kubeconfig), *options, log=log):
             for name in ("batch-0", "batch-1"):
                 ns.apply(pod(name, {"delay": "2"}, schedulingGates=gated))
-            ns.eventually(lambda: len([one for one in ns.all("pods") if gates(one)]) == 12)
+            ns.eventually(
+                lambda: len([manifest for manifest in ns.all("pods") if gates(manifest)]) == 12
+            )
             yield f"http://localhost:{port}/"
 
 
 @pytest.fixture(scope="module")
 def tab(url: str) -> Iterator[Tab]:
-    with chromium() as opened:
-        opened.call("Emulation.setScriptExecutionDisabled", value=True)
-        opened.window(1100, 900)
-        opened.open(url)
-        yield opened
+    with chromium() as new_tab:
+        new_tab.call("Emulation.setScriptExecutionDisabled", value=True)
+        new_tab.window(1100, 900)
+        new_tab.open(url)
+        yield new_tab
 
 
 def tree(tab: Tab) -> list[dict[str, Any]]:
@@ -103,25 +105,25 @@ def named(nodes: list[dict[str, Any]], role: str) -> list[str]:
 
 def test_page_shows_held_released_and_sticky(tab: Tab) -> None:
     text = tab.evaluate("document.body.innerText")
-    for wanted in ("12 held pods", "shop/web-11", "shop/batch-1", "2 VMs", "shop/db", "node-2"):
-        assert wanted in text
-    for wanted in (
+    for phrase in ("12 held pods", "shop/web-11", "shop/batch-1", "2 VMs", "shop/db", "node-2"):
+        assert phrase in text
+    for phrase in (
         "This controller\nleader",
         " late on average",
         "Last 2 releases",
         "Healthy",
         "Held pods by namespace",
     ):
-        assert wanted in text
+        assert phrase in text
 
 
 def test_page_loads_without_errors_or_external_requests(tab: Tab, url: str) -> None:
-    requested = [
+    requested_urls = [
         event["params"]["request"]["url"]
         for event in tab.events
         if event["method"] == "Network.requestWillBeSent"
     ]
-    assert [one for one in requested if not one.endswith("favicon.ico")] == [url]
+    assert [address for address in requested_urls if not address.endswith("favicon.ico")] == [url]
     assert [event for event in tab.events if event["method"] == "Log.entryAdded"] == []
     assert [event for event in tab.events if event["method"] == "Runtime.consoleAPICalled"] == []
 
@@ -156,9 +158,9 @@ def test_page_is_accessible_to_screen_readers(tab: Tab) -> None:
 @pytest.mark.parametrize("dark", [pytest.param(False, id="light"), pytest.param(True, id="dark")])
 def test_text_contrast_is_sufficient(tab: Tab, dark: bool) -> None:
     tab.window(1100, 900, dark=dark)
-    found = tab.evaluate(CONTRASTS)
-    assert len(found) > 50
-    assert [(text, round(ratio, 1)) for text, ratio in found if ratio < MIN_CONTRAST] == []
+    contrasts = tab.evaluate(CONTRASTS)
+    assert len(contrasts) > 50
+    assert [(text, round(ratio, 1)) for text, ratio in contrasts if ratio < MIN_CONTRAST] == []
 
 
 def test_contrast_check_detects_pale_text(tab: Tab, url: str) -> None:
@@ -192,9 +194,9 @@ def test_screenshots_are_taken(tab: Tab, url: str, width: int, dark: bool) -> No
     tab.open(f"{url}?paused=1")
     height = tab.evaluate("document.documentElement.scrollHeight")
     tab.window(width, height, dark=dark)
-    taken = tab.picture()
-    assert taken.startswith(b"\x89PNG")
-    assert struct.unpack(">II", taken[16:24]) == (width, height)
-    assert len(taken) < MAX_BYTES
+    picture = tab.picture()
+    assert picture.startswith(b"\x89PNG")
+    assert struct.unpack(">II", picture[16:24]) == (width, height)
+    assert len(picture) < MAX_BYTES
     PICTURES.mkdir(parents=True, exist_ok=True)
-    (PICTURES / f"status-page-{width}-{'dark' if dark else 'light'}.png").write_bytes(taken)
+    (PICTURES / f"status-page-{width}-{'dark' if dark else 'light'}.png").write_bytes(picture)

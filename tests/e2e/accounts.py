@@ -29,8 +29,8 @@ def token_kubeconfig(plane: ControlPlane, path: Path, account: str, server: str 
     `server` replaces the address of the API server. No kubelet renews the token, but it
     outlasts the longest run.
     """
-    given = ("--namespace", NAMESPACE, f"--duration={_LIFETIME}")
-    token = plane.kubectl("create", "token", account, *given)
+    options = ("--namespace", NAMESPACE, f"--duration={_LIFETIME}")
+    token = plane.kubectl("create", "token", account, *options)
     ca = base64.b64encode(plane.ca.read_bytes()).decode()
     cluster = {"server": server or plane.server, "certificate-authority-data": ca}
     content = {

@@ -35,16 +35,16 @@ class Request:
 
     @classmethod
     def read(cls, account: str, event: Object) -> Request:
-        about, answer = event["objectRef"], event.get("responseStatus", {})
+        reference, response = event["objectRef"], event.get("responseStatus", {})
         return cls(
             account,
             event["verb"],
-            about.get("apiGroup", ""),
-            about["resource"],
-            about.get("name", ""),
+            reference.get("apiGroup", ""),
+            reference["resource"],
+            reference.get("name", ""),
             event["requestURI"],
-            answer.get("code", 0),
-            answer.get("message", ""),
+            response.get("code", 0),
+            response.get("message", ""),
             seconds(event["requestReceivedTimestamp"]),
         )
 
@@ -56,12 +56,12 @@ class Request:
         missing, Kubernetes 1.30 names no verb. To release a pod takes the verb that the guard
         requires, too.
         """
-        if guarded := _GUARDED.search(self.said):
-            return [("holdfast.dev", "holds", guarded[1])]
+        if guard_match := _GUARDED.search(self.said):
+            return [("holdfast.dev", "holds", guard_match[1])]
         verbs = [self.verb, "create"] if self.status == _MADE else [self.verb]
         if self.status == FORBIDDEN:
-            found = _VERB.search(self.said)
-            verbs = [found[1] if found else "create"]
+            verb_match = _VERB.search(self.said)
+            verbs = [verb_match[1] if verb_match else "create"]
         return [(self.group, self.resource, verb) for verb in verbs]
 
 

@@ -52,11 +52,11 @@ def corrupt(installed: Installed, name: str = LEAF) -> None:
 
 def shown(address: str) -> str:
     """Return the fingerprint of the certificate that a server at `host:port` presents."""
-    host, _, at = address.rpartition(":")
+    host, _, port = address.rpartition(":")
     context = ssl._create_unverified_context()
     with (
-        socket.create_connection((host, int(at)), timeout=10) as raw,
-        context.wrap_socket(raw) as tls,
+        socket.create_connection((host, int(port)), timeout=10) as connection,
+        context.wrap_socket(connection) as tls,
     ):
         return authority.read_der(tls.getpeercert(binary_form=True) or b"").fingerprint
 

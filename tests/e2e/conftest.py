@@ -67,8 +67,8 @@ def _planes(item: pytest.Function) -> Iterator[ControlPlane]:
 @pytest.fixture(scope="session")
 def control_plane() -> Iterator[ControlPlane]:
     """A cluster shared by all tests of a pytest process that do not break it."""
-    with ControlPlane(nodes=3, audit=True) as running:
-        yield running
+    with ControlPlane(nodes=3, audit=True) as plane:
+        yield plane
 
 
 @pytest.fixture(scope="session")
@@ -76,8 +76,8 @@ def holdfast(
     control_plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Command]:
     log = tmp_path_factory.mktemp("holdfast") / "dev.log"
-    with Command("dev", "--kubeconfig", str(control_plane.kubeconfig), log=log) as running:
-        yield running
+    with Command("dev", "--kubeconfig", str(control_plane.kubeconfig), log=log) as command:
+        yield command
 
 
 @pytest.fixture
@@ -92,9 +92,9 @@ def kubevirt() -> Iterator[ControlPlane]:
     It is large: modules that use it carry `pytestmark = pytest.mark.xdist_group("kubevirt")`, so
     that a single pytest process starts it and runs them all.
     """
-    with ControlPlane(nodes=3, audit=True) as running:
-        install(running)
-        yield running
+    with ControlPlane(nodes=3, audit=True) as plane:
+        install(plane)
+        yield plane
 
 
 @pytest.fixture
@@ -106,8 +106,8 @@ def kubevirt_ns(kubevirt: ControlPlane) -> Namespace:
 @pytest.fixture(scope="session")
 def plain_cluster() -> Iterator[ControlPlane]:
     """A cluster without Holdfast, for tests of a pytest process that run parts of Holdfast."""
-    with ControlPlane(nodes=3, audit=True) as running:
-        yield running
+    with ControlPlane(nodes=3, audit=True) as plane:
+        yield plane
 
 
 @pytest.fixture
@@ -124,29 +124,29 @@ def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation
     The controller's intervals are short, and its wall clock is more than a year ahead. Tests that
     use it must leave it intact and be in the group `installed`.
     """
-    with installation(tmp_path_factory.mktemp("installed")) as made:
-        made.module = short_intervals.__name__
-        made.replica()
-        made.replica()
-        made.controller(seconds_ahead=400 * 86_400)
-        made.ready()
-        yield made
+    with installation(tmp_path_factory.mktemp("installed")) as new_installation:
+        new_installation.module = short_intervals.__name__
+        new_installation.replica()
+        new_installation.replica()
+        new_installation.controller(seconds_ahead=400 * 86_400)
+        new_installation.ready()
+        yield new_installation
 
 
 @pytest.fixture
 def new_cluster(request: pytest.FixtureRequest) -> Iterator[Callable[[], Namespace]]:
     """Start clusters without Holdfast for this test only, so it may break them."""
-    running: list[ControlPlane] = []
+    planes: list[ControlPlane] = []
 
     def start() -> Namespace:
         plane = ControlPlane(nodes=3, audit=True)
         plane.start()
-        running.append(plane)
+        planes.append(plane)
         request.node.stash.setdefault(PLANES, []).append(plane)
         return Namespace.create_new(plane, _name())
 
     yield start
-    for plane in running:
+    for plane in planes:
         plane.stop()
 
 
@@ -156,11 +156,11 @@ def crowded() -> Iterator[Namespace]:
 
     Storing them takes long: tests that use it are in the group `crowded`.
     """
-    gated = [{"name": "holdfast.dev/delay"}]
+    gates = [{"name": "holdfast.dev/delay"}]
     with ControlPlane(nodes=3, audit=True) as plane:
         ns = Namespace.create_new(plane, "crowded")
         ns.create_pods(
-            pod(f"waits-{number}", {"delay": f"{36_000 + number}"}, schedulingGates=gated)
+            pod(f"waits-{number}", {"delay": f"{36_000 + number}"}, schedulingGates=gates)
             for number in range(10_000)
         )
         yield ns

@@ -9,8 +9,8 @@ from tests.e2e.namespace import Object, pod
 GATE = "holdfast.dev/delay"
 
 
-def controller(kubeconfig: Path, log: Path, *more: str) -> Command:
-    arguments = ["--kubeconfig", str(kubeconfig), "--health-port", "0", *more]
+def controller(kubeconfig: Path, log: Path, *options: str) -> Command:
+    arguments = ["--kubeconfig", str(kubeconfig), "--health-port", "0", *options]
     return Command("controller", *arguments, log=log)
 
 

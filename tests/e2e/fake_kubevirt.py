@@ -17,8 +17,8 @@ def define(plane: ControlPlane, *kinds: str) -> None:
     """Define these kinds of KubeVirt in a cluster, and make its account a cluster admin."""
     for kind in kinds:
         plane.api.create(DEFINITIONS, vms.definition(f"{kind}.kubevirt.io"))
-    admin = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}", f"--user={STRANGER}")
-    plane.kubectl("create", "clusterrolebinding", "kubevirt", *admin)
+    options = ("--clusterrole=cluster-admin", f"--user={KUBEVIRT}", f"--user={STRANGER}")
+    plane.kubectl("create", "clusterrolebinding", "kubevirt", *options)
 
 
 def make(
@@ -47,8 +47,8 @@ def launcher(instance: Object, **metadata: dict[str, str]) -> Object:
 
 def owned_by(owner: Object) -> Object:
     metadata = owner["metadata"]
-    named = {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
-    return {"apiVersion": owner["apiVersion"], **named, "controller": True}
+    reference = {"kind": owner["kind"], "name": metadata["name"], "uid": metadata["uid"]}
+    return {"apiVersion": owner["apiVersion"], **reference, "controller": True}
 
 
 def create_as_kubevirt(

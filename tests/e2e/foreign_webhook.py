@@ -125,8 +125,8 @@ def _handler(decide: Decide) -> type[BaseHTTPRequestHandler]:
     return Handler
 
 
-def _answer(decided: Sequence[Object] | str) -> Object:
-    if isinstance(decided, str):
-        return {"allowed": False, "status": {"message": decided, "code": 403}}
-    patch = base64.b64encode(json.dumps(list(decided)).encode()).decode()
-    return {"allowed": True, **({"patchType": "JSONPatch", "patch": patch} if decided else {})}
+def _answer(decision: Sequence[Object] | str) -> Object:
+    if isinstance(decision, str):
+        return {"allowed": False, "status": {"message": decision, "code": 403}}
+    patch = base64.b64encode(json.dumps(list(decision)).encode()).decode()
+    return {"allowed": True, **({"patchType": "JSONPatch", "patch": patch} if decision else {})}

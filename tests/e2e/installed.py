@@ -59,10 +59,12 @@ def endpoint_address() -> str:
         try:
             probe.bind((ADDRESS, 0))
         except OSError:
-            done = subprocess.run(assign, capture_output=True, text=True, check=False)
-            if done.returncode:
+            result = subprocess.run(assign, capture_output=True, text=True, check=False)
+            if result.returncode:
                 cure = f"run once: sudo {' '.join(assign)}"
-                raise ControlPlaneError(f"cannot assign {ADDRESS}: {done.stderr}; {cure}") from None
+                raise ControlPlaneError(
+                    f"cannot assign {ADDRESS}: {result.stderr}; {cure}"
+                ) from None
     return ADDRESS
 
 
@@ -92,12 +94,12 @@ class Mount:
 
     def _swap(self, data: dict[str, str]) -> None:
         self.number += 1
-        fresh = self.folder / f"..{self.number}"
-        fresh.mkdir()
+        version = self.folder / f"..{self.number}"
+        version.mkdir()
         for name, value in data.items():
-            (fresh / name).write_bytes(base64.b64decode(value))
+            (version / name).write_bytes(base64.b64decode(value))
         link = self.folder / "..new"
-        link.symlink_to(fresh.name)
+        link.symlink_to(version.name)
         link.replace(self.folder / "..data")
 
 
@@ -136,17 +138,17 @@ class Installation:
     ) -> Command:
         """Start a controller that keeps the webhooks registered, under its own ServiceAccount."""
         log = self.folder / f"controller-{len(self.controllers)}.log"
-        given = ["--kubeconfig", str(self.kubeconfig), "--health-port", "0", "--leader-elect"]
-        given += ["--namespace", NAMESPACE, "--certificates", certificates]
-        ahead = self.folder / f"ahead-{len(self.controllers)}"
-        ahead.write_text(str(seconds_ahead))
+        options = ["--kubeconfig", str(self.kubeconfig), "--health-port", "0", "--leader-elect"]
+        options += ["--namespace", NAMESPACE, "--certificates", certificates]
+        offset_file = self.folder / f"ahead-{len(self.controllers)}"
+        offset_file.write_text(str(seconds_ahead))
         command = Command(
             "controller",
-            *given,
+            *options,
             *arguments,
             log=log,
             module=self.module,
-            environment={**self.environment, "SECONDS_AHEAD": str(ahead)},
+            environment={**self.environment, "SECONDS_AHEAD": str(offset_file)},
         )
         self.stack.enter_context(command)
         self.controllers.append(command)
@@ -163,28 +165,28 @@ class Installation:
         self.stack.callback(thread.join)
         self.stack.callback(mount.stop.set)
         data = folder / "..data"
-        given = ["--cert", str(data / "tls.crt"), "--key", str(data / "tls.key")]
-        given += ["--port", "0", "--await-certificate"]
-        given += ["--kubeconfig", str(self.plane.kubeconfig)]
+        options = ["--cert", str(data / "tls.crt"), "--key", str(data / "tls.key")]
+        options += ["--port", "0", "--await-certificate"]
+        options += ["--kubeconfig", str(self.plane.kubeconfig)]
         log = self.folder / f"replica-{number}.log"
-        ahead = self.folder / f"ahead-replica-{number}"
-        ahead.write_text("0")
+        offset_file = self.folder / f"ahead-replica-{number}"
+        offset_file.write_text("0")
         command = Command(
             "serve",
-            *given,
+            *options,
             *arguments,
             log=log,
             module=self.server_module,
-            environment={**self.environment, "SECONDS_AHEAD": str(ahead)},
+            environment={**self.environment, "SECONDS_AHEAD": str(offset_file)},
         )
         self.replicas.append(self.stack.enter_context(command))
         self.join(number, port(command))
         return command
 
-    def join(self, number: int, at: int, *, ready: bool = True) -> None:
+    def join(self, number: int, port_number: int, *, ready: bool = True) -> None:
         """Make a port an endpoint of the Service; it replaces the last one of that replica."""
-        self.ports[number] = at
-        self.apply(endpoint(number, at, ready=ready))
+        self.ports[number] = port_number
+        self.apply(endpoint(number, port_number, ready=ready))
         self._route()
 
     def retire(self, number: int) -> None:
@@ -204,10 +206,14 @@ class Installation:
         return [self.plane.api.get(f"{path}/{kind}s/holdfast") or {} for kind in KINDS]
 
     def webhooks(self) -> list[Object]:
-        return [one for each in self.configurations() for one in each.get("webhooks") or ()]
+        return [
+            webhook
+            for configuration in self.configurations()
+            for webhook in configuration.get("webhooks") or ()
+        ]
 
     def bundles(self) -> set[str]:
-        return {one["clientConfig"].get("caBundle", "") for one in self.webhooks()}
+        return {webhook["clientConfig"].get("caBundle", "") for webhook in self.webhooks()}
 
     def secret(self, name: str) -> dict[str, str]:
         return certificate_secrets.secret(self, name)
@@ -218,9 +224,13 @@ class Installation:
 
     def _is_registered(self) -> bool:
         """Return whether both have been written: the controller writes one after the other."""
-        listed = [each.get("webhooks", []) for each in self.configurations()]
-        return all(listed) and not any(
-            NOT_YET in webhook["matchConditions"] for each in listed for webhook in each
+        webhook_lists = [
+            configuration.get("webhooks", []) for configuration in self.configurations()
+        ]
+        return all(webhook_lists) and not any(
+            NOT_YET in webhook["matchConditions"]
+            for webhook_list in webhook_lists
+            for webhook in webhook_list
         )
 
 
@@ -239,14 +249,14 @@ def endpoints(ports: Iterable[int]) -> Object:
         "subsets": [
             {
                 "addresses": [{"ip": endpoint_address()}],
-                "ports": [{"name": "webhook", "port": at, "protocol": "TCP"}],
+                "ports": [{"name": "webhook", "port": port_number, "protocol": "TCP"}],
             }
-            for at in ports
+            for port_number in ports
         ],
     }
 
 
-def endpoint(number: int, at: int, *, ready: bool = True) -> Object:
+def endpoint(number: int, port_number: int, *, ready: bool = True) -> Object:
     """Make the EndpointSlice of a replica; replicas on one machine differ in their port."""
     return {
         "apiVersion": "discovery.k8s.io/v1",
@@ -256,7 +266,7 @@ def endpoint(number: int, at: int, *, ready: bool = True) -> Object:
             "labels": {"kubernetes.io/service-name": SERVICE},
         },
         "addressType": "IPv4",
-        "ports": [{"name": "webhook", "port": at, "protocol": "TCP"}],
+        "ports": [{"name": "webhook", "port": port_number, "protocol": "TCP"}],
         "endpoints": [{"addresses": [endpoint_address()], "conditions": {"ready": ready}}],
     }
 
@@ -332,7 +342,7 @@ def install(plane: ControlPlane, kubeconfig: Path, folder: Path, stack: ExitStac
     Processes that are started later are stopped by `stack`.
     """
     ns = Namespace.create_new(plane, f"users-{os.getpid()}")
-    made = Installation(ns, kubeconfig, folder, stack)
+    installed = Installation(ns, kubeconfig, folder, stack)
     plane.kubectl("apply", "-k", str(MANIFESTS / "guard"))
-    made.apply(service(), deployment(), *empty_configurations())
-    return made
+    installed.apply(service(), deployment(), *empty_configurations())
+    return installed

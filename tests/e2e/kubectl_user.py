@@ -30,20 +30,20 @@ class KubectlUser:
         self,
         name: str,
         operations: Sequence[Operation],
-        *more: str,
+        *options: str,
         kind: str = "pod",
         dry_run: bool = True,
     ) -> str:
         """Patch a pod, or an object of another kind; dry runs pass through admission."""
-        dry = ["--dry-run=server"] if dry_run else []
+        flags = ["--dry-run=server"] if dry_run else []
         patch = json.dumps(list(operations))
         # An argument is limited to 128 KiB.
-        given = ["--type=json", "--patch-file=/dev/stdin", *dry, *more]
-        return self.kubectl("patch", kind, name, *given, stdin=patch)
+        arguments = ["--type=json", "--patch-file=/dev/stdin", *flags, *options]
+        return self.kubectl("patch", kind, name, *arguments, stdin=patch)
 
     def create(self, *objects: Object, dry_run: bool = True) -> str:
-        dry = ["--dry-run=server"] if dry_run else []
-        return self.kubectl("create", "-f", "-", *dry, stdin=yaml.safe_dump_all(objects))
+        flags = ["--dry-run=server"] if dry_run else []
+        return self.kubectl("create", "-f", "-", *flags, stdin=yaml.safe_dump_all(objects))
 
 
 def refusal(call: Callable[P, object], *arguments: P.args, **more: P.kwargs) -> str:
@@ -60,8 +60,8 @@ def rights_in(table: str) -> list[str]:
 
     The API server joins the verbs of several roles in any order; here they are sorted.
     """
-    found = set()
+    rights = set()
     for line in filter(str.strip, table.splitlines()):
-        what, _, verbs = " ".join(line.split()).rpartition(" [")
-        found.add(f"{what} [{' '.join(sorted(verbs.rstrip(']').split()))}]")
-    return sorted(found)
+        resource, _, verbs = " ".join(line.split()).rpartition(" [")
+        rights.add(f"{resource} [{' '.join(sorted(verbs.rstrip(']').split()))}]")
+    return sorted(rights)

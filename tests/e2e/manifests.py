@@ -21,5 +21,5 @@ def built(folder: Path, components: Sequence[str] = (), **content: Any) -> list[
     content["components"] = [f"{manifests}/{component}" for component in components]
     (folder / "kustomization.yaml").write_text(json.dumps(content))
     command = [str(build.ensure() / "kubectl"), "kustomize", str(folder)]
-    done = subprocess.run(command, check=True, capture_output=True, text=True)
-    return [*yaml.safe_load_all(done.stdout)]
+    result = subprocess.run(command, check=True, capture_output=True, text=True)
+    return [*yaml.safe_load_all(result.stdout)]

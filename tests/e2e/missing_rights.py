@@ -33,8 +33,8 @@ def is_released(stage: RightsFixture, name: str) -> Done:
 
 
 def make_pod(stage: RightsFixture, name: str) -> Done:
-    made = stage.ns.create_when_called(pod(name, SOON))
-    assert gates(made)
+    stored = stage.ns.create_when_called(pod(name, SOON))
+    assert gates(stored)
     return is_released(stage, name)
 
 
@@ -80,7 +80,9 @@ def changed(stage: RightsFixture, right: Right) -> Done:
         stage.await_refusal(release)
         stage.proxy.turn(silent=True)
         stage.ns.kubectl("annotate", "pod", "changed", "team=a")
-        failed = stage.asked(lambda one: (one.name, one.status) == ("changed", UNPROCESSABLE))
+        failed = stage.asked(
+            lambda request: (request.name, request.status) == ("changed", UNPROCESSABLE)
+        )
     stage.ns.eventually(failed)
     stage.await_refusal(right)
     return done
@@ -100,8 +102,8 @@ AFTER: Mapping[str, str] = MappingProxyType(
 
 def waited_for(stage: RightsFixture, right: Right, kind: str) -> Done:
     """Create a pod that waits for an object of a kind that cannot be listed."""
-    held = pod(f"after-{kind}", {"holdfast.dev/after": f"{AFTER[kind]}/missing"})
-    assert gates(stage.ns.create_when_called(held))
+    manifest = pod(f"after-{kind}", {"holdfast.dev/after": f"{AFTER[kind]}/missing"})
+    assert gates(stage.ns.create_when_called(manifest))
     stage.await_refusal(right)
     return stage.answered(right)
 
@@ -130,11 +132,14 @@ def owned(stage: RightsFixture, right: Right) -> Done:
 
     def make_owned() -> None:
         name = f"owned-{right.resource}-{next(numbers)}"
-        made = pod(name, {"delay": "3600", "holdfast.dev/delay-from": "owner"})
+        manifest = pod(name, {"delay": "3600", "holdfast.dev/delay-from": "owner"})
         owner = {"apiVersion": api_version, "kind": kind, "name": name, "uid": name}
         labels = {"controller-revision-hash": name}
-        made["metadata"] |= {"labels": labels, "ownerReferences": [owner | {"controller": True}]}
-        stage.ns.create_when_called(made)
+        manifest["metadata"] |= {
+            "labels": labels,
+            "ownerReferences": [owner | {"controller": True}],
+        }
+        stage.ns.create_when_called(manifest)
 
     make_owned()  # the first request is rejected
     answered = stage.answered(right)
@@ -154,14 +159,14 @@ def untold(stage: RightsFixture, right: Right) -> Done:
 
     def has_event() -> bool:
         stage.ns.kubectl(*change, f"delay={next(seconds)}")
-        return any(one["regarding"]["name"] == "untold" for one in events(stage))
+        return any(event["regarding"]["name"] == "untold" for event in events(stage))
 
     return has_event
 
 
 def events(stage: RightsFixture, reason: str = "Held") -> list[Object]:
-    found = stage.ns.all("events.events.k8s.io")
-    return [one for one in found if one.get("reason") == reason]
+    all_events = stage.ns.all("events.events.k8s.io")
+    return [event for event in all_events if event.get("reason") == reason]
 
 
 def by_hand(stage: RightsFixture, right: Right) -> Done:
@@ -193,14 +198,14 @@ def approved(stage: RightsFixture, right: Right) -> Done:
 def blanked(stage: RightsFixture, right: Right, kind: str = "") -> Done:
     """Clear the caBundle of a webhook configuration."""
     kind = kind or right.resource
-    blank = {"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}
-    patch = ("--type=json", "-p", json.dumps([blank]))
+    operation = {"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}
+    patch = ("--type=json", "-p", json.dumps([operation]))
     stage.installed.kubectl("patch", kind, "holdfast", *patch)
     stage.await_refusal(right)
 
     def done() -> bool:
         webhooks = stage.installed.get(kind, "holdfast")["webhooks"]
-        bundles = [one["clientConfig"].get("caBundle") for one in webhooks]
+        bundles = [webhook["clientConfig"].get("caBundle") for webhook in webhooks]
         return all(bundles) and stage.ns.holds_pods()
 
     return done

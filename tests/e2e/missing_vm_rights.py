@@ -50,9 +50,9 @@ def moved_in(stage: RightsFixture, right: Right) -> Done:
 
 def opted_in(stage: RightsFixture, right: Right) -> Done:
     """Make a running VM sticky while VMs cannot be listed."""
-    read = stage.answered(right._replace(verb="get", name="opted-in"))
+    answered = stage.answered(right._replace(verb="get", name="opted-in"))
     fake_kubevirt.make(stage.ns, "opted-in", sticky="false", on=HERE)
-    stage.ns.eventually(read)  # the controller knows its VMI
+    stage.ns.eventually(answered)  # the controller knows its VMI
     forget(stage, right)
     stage.ns.kubectl("annotate", "vm", "opted-in", "holdfast.dev/sticky=true", "--overwrite")
     stage.await_refusal(right)
@@ -62,10 +62,10 @@ def opted_in(stage: RightsFixture, right: Right) -> Done:
 def migrating(stage: RightsFixture, name: str) -> tuple[Object, Done]:
     """Make a migrating VM; return its new pod's manifest, and a check for a removed finalizer."""
     _, instance = fake_kubevirt.make(stage.ns, name, record=HERE, on=HERE)
-    made = stage.ns.create(vms.migration(name, name))
+    migration = stage.ns.create(vms.migration(name, name))
     manifest = launcher(
         instance,
-        labels={vms.MIGRATION_JOB: vms.uid(made)},
+        labels={vms.MIGRATION_JOB: vms.uid(migration)},
         annotations={"kubevirt.io/migrationJobName": name},
     )
     pod_name = manifest["metadata"]["name"]
@@ -89,9 +89,11 @@ def ended(stage: RightsFixture, right: Right) -> Done:
     return done
 
 
-def is_ready(seen: Object) -> bool:
-    conditions = seen["status"].get("conditions", ())
-    return any(one["type"] == "Ready" and one["status"] == "True" for one in conditions)
+def is_ready(pod: Object) -> bool:
+    conditions = pod["status"].get("conditions", ())
+    return any(
+        condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions
+    )
 
 
 def over(stage: RightsFixture, right: Right) -> Done:

@@ -99,17 +99,17 @@ class Namespace:
         text = json.dumps(manifest, separators=(",", ":"))
         metadata = dict(manifest["metadata"])
         metadata["annotations"] = {**(metadata.get("annotations") or {}), _LAST_APPLIED: text}
-        made = self._made({**manifest, "metadata": metadata}, "apply", dry_run=dry_run)
-        if made is not None:
-            return made
+        stored = self._made({**manifest, "metadata": metadata}, "apply", dry_run=dry_run)
+        if stored is not None:
+            return stored
         arguments = ["apply", "-o", "json", "-f", "-"]
         arguments += ["--dry-run=server"] if dry_run else []
         return dict(json.loads(self.kubectl(*arguments, stdin=yaml.safe_dump(manifest))))
 
     def create(self, manifest: Object) -> Object:
-        made = self._made(manifest, "create")
-        if made is not None:
-            return made
+        stored = self._made(manifest, "create")
+        if stored is not None:
+            return stored
         text = yaml.safe_dump(manifest)
         return dict(json.loads(self.kubectl("create", "-o", "json", "-f", "-", stdin=text)))
 
@@ -124,8 +124,8 @@ class Namespace:
         query = {"fieldManager": _MANAGERS[command], "fieldValidation": "Strict"}
         query |= {"dryRun": "All"} if dry_run else {}
         namespace = manifest["metadata"].get("namespace", self.namespace)
-        made = self.plane.api.create(f"{path.format(namespace)}?{urlencode(query)}", manifest)
-        return made and _without_managers(made)
+        stored = self.plane.api.create(f"{path.format(namespace)}?{urlencode(query)}", manifest)
+        return stored and _without_managers(stored)
 
     def create_when_called(self, manifest: Object) -> Object:
         """Create an object; retry as long as the API server cannot call a webhook.
@@ -141,17 +141,17 @@ class Namespace:
                     raise
             return None
 
-        made = self.eventually(attempt)
-        assert made is not None
-        return made
+        stored = self.eventually(attempt)
+        assert stored is not None
+        return stored
 
     def holds_pods(self) -> bool:
         """Return whether a pod with a delay is gated; False if it is rejected."""
         try:
-            (made,) = self.apply(pod("asks", {"delay": "3600"}), dry_run=True)
+            (stored,) = self.apply(pod("asks", {"delay": "3600"}), dry_run=True)
         except ControlPlaneError:
             return False
-        return bool(gates(made))
+        return bool(gates(stored))
 
     def create_pods(self, manifests: Iterable[Object], *, dry_run: bool = False) -> list[Object]:
         """Create many pods concurrently, and return them as stored by the API server, in order."""
@@ -165,8 +165,8 @@ class Namespace:
             def create(manifest: Object) -> Object:
                 body = msgspec.json.encode(manifest)
                 # The limit of the API server itself: a huge pod takes 20 s on a busy machine.
-                answer = cluster.request("POST", path, query=query, body=body, timeout=60)
-                return dict(msgspec.json.decode(answer))
+                response = cluster.request("POST", path, query=query, body=body, timeout=60)
+                return dict(msgspec.json.decode(response))
 
             return list(pool.map(create, manifests))
 
@@ -178,8 +178,8 @@ class Namespace:
         command = [str(self.plane.bin / "kubectl"), "--kubeconfig", str(self.plane.kubeconfig)]
         command += ["--namespace", self.namespace, "apply", "-f", "-"]
         text = yaml.safe_dump(manifest)
-        done = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
-        return done.stderr
+        result = subprocess.run(command, input=text, capture_output=True, text=True, check=True)
+        return result.stderr
 
     def refusal(self, *objects: Object) -> str:
         """Apply objects that have to be rejected, and return the error message."""
@@ -190,28 +190,28 @@ class Namespace:
         raise AssertionError("the API server accepted objects that it should have rejected")
 
     def get(self, kind: str, name: str) -> Object:
-        found = self.find(kind, name)
-        if found is None:
+        resource = self.find(kind, name)
+        if resource is None:
             raise ControlPlaneError(f'Error from server (NotFound): {kind} "{name}" not found')
-        return found
+        return resource
 
     def find(self, kind: str, name: str) -> Object | None:
         """Return an object; None if it does not exist."""
         if kind not in _COLLECTIONS:
             text = self.kubectl("get", kind, name, "-o", "json", "--ignore-not-found")
             return dict(json.loads(text)) if text else None
-        found = self.plane.api.get(f"{_COLLECTIONS[kind].format(self.namespace)}/{name}")
-        return found and _without_managers(found)
+        resource = self.plane.api.get(f"{_COLLECTIONS[kind].format(self.namespace)}/{name}")
+        return resource and _without_managers(resource)
 
     def all(self, kind: str, selector: str = "") -> list[Object]:
         if kind not in _COLLECTIONS:
-            answer = json.loads(self.kubectl("get", kind, "-o", "json", "-l", selector))
-            return list(answer["items"])
+            listing = json.loads(self.kubectl("get", kind, "-o", "json", "-l", selector))
+            return list(listing["items"])
         path = _COLLECTIONS[kind].format(self.namespace)
-        found = self.plane.api.get(f"{path}?{urlencode({'labelSelector': selector})}")
-        if found is None:
+        response = self.plane.api.get(f"{path}?{urlencode({'labelSelector': selector})}")
+        if response is None:
             raise ControlPlaneError(f"the server does not have {kind}")
-        return list(found["items"])
+        return list(response["items"])
 
     def definitions_established(self) -> None:
         """Wait until the API server serves the kinds of all CustomResourceDefinitions."""
@@ -219,12 +219,13 @@ class Namespace:
         def is_established(definition: Object) -> bool:
             conditions = definition.get("status", {}).get("conditions") or ()
             return any(
-                (one["type"], one["status"]) == ("Established", "True") for one in conditions
+                (condition["type"], condition["status"]) == ("Established", "True")
+                for condition in conditions
             )
 
         def are_established() -> bool:
-            found = self.plane.api.get(DEFINITIONS)
-            return found is not None and all(map(is_established, found["items"]))
+            response = self.plane.api.get(DEFINITIONS)
+            return response is not None and all(map(is_established, response["items"]))
 
         self.eventually(are_established)
 
@@ -234,13 +235,13 @@ class Namespace:
         Waits between calls for as long as a call takes: some start a process.
         """
         began, deadline = time.monotonic(), time.monotonic() + seconds
-        while not (seen := look()):
+        while not (result := look()):
             ended = time.monotonic()
             if ended > deadline:
-                raise AssertionError(f"not so within {seconds:.0f} s; last seen: {seen!r}")
+                raise AssertionError(f"not so within {seconds:.0f} s; last seen: {result!r}")
             time.sleep(max(0.05, min(ended - began, 1.0)))
             began = time.monotonic()
-        return seen
+        return result
 
     def audit(self) -> list[Object]:
         """Return the events in the API server's audit log that are about this namespace."""
@@ -290,8 +291,8 @@ class Namespace:
     def controller_metrics(self) -> list[str]:
         """Read the controller's metrics, line by line, from the URL that `holdfast dev` prints."""
         assert self.holdfast is not None
-        said = self.holdfast.log.read_text()
-        (url,) = re.findall(r"the controller's metrics: (http://127\.0\.0\.1:\d+/metrics)", said)
+        text = self.holdfast.log.read_text()
+        (url,) = re.findall(r"the controller's metrics: (http://127\.0\.0\.1:\d+/metrics)", text)
         with urllib.request.urlopen(url, timeout=10) as response:
             return list(response.read().decode().splitlines())
 
@@ -308,13 +309,15 @@ class _Audited:
     def events(self) -> list[Object]:
         with self._path.open("rb") as file:
             file.seek(self._offset)
-            read = file.read()
-        whole = read[: read.rfind(b"\n") + 1]  # the last line may still grow
-        self._offset += len(whole)
+            chunk = file.read()
+        complete_lines = chunk[: chunk.rfind(b"\n") + 1]  # the last line may still grow
+        self._offset += len(complete_lines)
         name = self._namespace.encode()
         # Most lines are about other namespaces.
         events = (
-            safe_json.decode(safe_json.ANY, line) for line in whole.splitlines() if name in line
+            safe_json.decode(safe_json.ANY, line)
+            for line in complete_lines.splitlines()
+            if name in line
         )
         self._events += (
             event
@@ -348,8 +351,8 @@ def volume(name: str, claim: str, nodes: Object) -> list[Object]:
     }
     claim_spec = {**shared, "volumeName": name, "resources": {"requests": capacity}}
     return [
-        {"apiVersion": "v1", "kind": kind, "metadata": {"name": named}, "spec": spec}
-        for kind, named, spec in (
+        {"apiVersion": "v1", "kind": kind, "metadata": {"name": object_name}, "spec": spec}
+        for kind, object_name, spec in (
             ("PersistentVolume", name, volume_spec),
             ("PersistentVolumeClaim", claim, claim_spec),
         )
@@ -360,25 +363,25 @@ def definition(group: str, version: str, kind: str, *short: str) -> Object:
     """Make the CustomResourceDefinition of a kind, with any content."""
     plural = f"{kind.lower()}s"
     schema = {"openAPIV3Schema": {"type": "object", "x-kubernetes-preserve-unknown-fields": True}}
-    served: Object = {"name": version, "served": True, "storage": True, "schema": schema}
-    spec: Object = {"group": group, "scope": "Namespaced", "versions": [served]}
+    version_entry: Object = {"name": version, "served": True, "storage": True, "schema": schema}
+    spec: Object = {"group": group, "scope": "Namespaced", "versions": [version_entry]}
     spec["names"] = {"kind": kind, "plural": plural, "shortNames": list(short)}
-    whole: Object = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
-    return {**whole, "metadata": {"name": f"{plural}.{group}"}, "spec": spec}
+    crd: Object = {"apiVersion": "apiextensions.k8s.io/v1", "kind": "CustomResourceDefinition"}
+    return {**crd, "metadata": {"name": f"{plural}.{group}"}, "spec": spec}
 
 
-def gates(seen: Object) -> list[str]:
-    return [gate["name"] for gate in seen["spec"].get("schedulingGates", ())]
+def gates(manifest: Object) -> list[str]:
+    return [gate["name"] for gate in manifest["spec"].get("schedulingGates", ())]
 
 
-def _without_managers(seen: Object) -> Object:
-    seen["metadata"].pop("managedFields", None)  # as kubectl does
-    return seen
+def _without_managers(manifest: Object) -> Object:
+    manifest["metadata"].pop("managedFields", None)  # as kubectl does
+    return manifest
 
 
-def created(seen: Object) -> float:
+def created(manifest: Object) -> float:
     """Return when the API server stored an object, in seconds since 1970."""
-    return seconds(seen["metadata"]["creationTimestamp"])
+    return seconds(manifest["metadata"]["creationTimestamp"])
 
 
 def seconds(text: str) -> float:

@@ -57,14 +57,14 @@ _LEASE = " leases holdfast-controller"
 _VMS, _VMIS, _VMIMS = (f"virtualmachine{kind}s" for kind in ("", "instance", "instancemigration"))
 
 
-def _secret(name: str, what: str) -> dict[str, Need]:
-    gone = f"a deleted {what} is not created again"
+def _secret(name: str, content: str) -> dict[str, Need]:
+    symptom = f"a deleted {content} is not created again"
     return {
-        f"controller: get secrets {name}": Need(deleted, gone),
-        f"controller: patch secrets {name}": Need(deleted, gone),
-        f"controller: create secrets {name}": Need(deleted, gone),
+        f"controller: get secrets {name}": Need(deleted, symptom),
+        f"controller: patch secrets {name}": Need(deleted, symptom),
+        f"controller: create secrets {name}": Need(deleted, symptom),
         f"controller: update secrets {name}": Need(
-            corrupted, f"a corrupted {what} is not repaired"
+            corrupted, f"a corrupted {content} is not repaired"
         ),
     }
 

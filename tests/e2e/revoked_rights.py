@@ -58,60 +58,64 @@ class RightsFixture:
         return KubectlUser(self.ns, self.installed.plane.kubeconfig_for(APPROVER))
 
     @contextmanager
-    def without(self, *taken: Right) -> Iterator[None]:
+    def without(self, *revoked: Right) -> Iterator[None]:
         with ExitStack() as stack:
-            for right in taken:
+            for right in revoked:
                 stack.enter_context(self._without(right))
             yield
 
     @contextmanager
     def _without(self, right: Right) -> Iterator[None]:
         began = time.time()
-        taken = {  # two roles may grant it
-            each for each in self.rights if each[2:] == right[2:] and holder(each) == holder(right)
+        revoked = {  # two roles may grant it
+            grant
+            for grant in self.rights
+            if grant[2:] == right[2:] and holder(grant) == holder(right)
         }
-        self.missing |= taken
+        self.missing |= revoked
         try:
-            for each in taken:
-                self._write(each)
+            for grant in revoked:
+                self._write(grant)
             self.ns.eventually(lambda: not self.allowed(right))
             yield
         finally:
-            self.missing -= taken
-            for each in taken:
-                self._write(each)
+            self.missing -= revoked
+            for grant in revoked:
+                self._write(grant)
             self.ns.eventually(lambda: self.allowed(right))
             self.times.append((right, began, time.time() + LAG))
 
-    def _write(self, one: Right) -> None:
+    def _write(self, right: Right) -> None:
         """Update a role, with a rule for each right that is not missing."""
-        kept = [each for each in self.rights - self.missing if each[:2] == one[:2]]
-        where = f"/namespaces/{NAMESPACE}" if one.kind == "Role" else ""
-        path = f"{_RBAC}{where}/{one.kind.lower()}s/{one.role}"
-        self.installed.plane.api.patch(path, {"rules": [_rule(each) for each in kept]})
+        remaining = [grant for grant in self.rights - self.missing if grant[:2] == right[:2]]
+        scope = f"/namespaces/{NAMESPACE}" if right.kind == "Role" else ""
+        path = f"{_RBAC}{scope}/{right.kind.lower()}s/{right.role}"
+        self.installed.plane.api.patch(path, {"rules": [_rule(grant) for grant in remaining]})
 
     def allowed(self, right: Right) -> bool:
         """Return whether the account that the manifests grant a right has it now."""
         user = f"system:serviceaccount:{NAMESPACE}:holdfast-{holder(right)}"
-        place = NAMESPACE if right.kind == "Role" else ""
+        namespace = NAMESPACE if right.kind == "Role" else ""
         if person := PEOPLE.get(holder(right)):
-            user, place = person, self.ns.namespace
-        about = {"verb": right.verb, "group": right.group, "resource": right.resource}
-        about |= {"name": right.name, "namespace": place}
+            user, namespace = person, self.ns.namespace
+        attributes = {"verb": right.verb, "group": right.group, "resource": right.resource}
+        attributes |= {"name": right.name, "namespace": namespace}
         review = {
             "apiVersion": "authorization.k8s.io/v1",
             "kind": "SubjectAccessReview",
-            "spec": {"user": user, "resourceAttributes": about},
+            "spec": {"user": user, "resourceAttributes": attributes},
         }
-        answer = self.installed.plane.api.create(_REVIEWS, review)
-        return bool(answer and answer["status"].get("allowed"))
+        response = self.installed.plane.api.create(_REVIEWS, review)
+        return bool(response and response["status"].get("allowed"))
 
     # --- requests ------------------------------------------------------------------------------
 
     def asked(self, counts: Callable[[Request], bool]) -> Callable[[], bool]:
         """Return a function that checks whether a matching request was received from now on."""
         began = time.time()
-        return lambda: any(one.at >= began and counts(one) for one in self.log.requests())
+        return lambda: any(
+            request.at >= began and counts(request) for request in self.log.requests()
+        )
 
     def refused(self, right: Right, *, by: str = "") -> Callable[[], bool]:
         """Return a function that checks whether a request was forbidden from now on.
@@ -119,7 +123,9 @@ class RightsFixture:
         `by` is a part of the request's URI, if several requests need the right.
         """
         return self.asked(
-            lambda one: _uses(one, right) and one.status == FORBIDDEN and by in one.uri
+            lambda request: (
+                _uses(request, right) and request.status == FORBIDDEN and by in request.uri
+            )
         )
 
     def answered(self, right: Right) -> Callable[[], bool]:
@@ -129,7 +135,7 @@ class RightsFixture:
         """
         if right.resource == "holds":
             right = right._replace(group="", resource="pods", verb="patch")
-        return self.asked(lambda one: _uses(one, right) and one.status in GRANTED)
+        return self.asked(lambda request: _uses(request, right) and request.status in GRANTED)
 
     def await_refusal(self, right: Right, *, by: str = "") -> None:
         """Wait until another request is rejected because a right is missing."""
@@ -137,12 +143,12 @@ class RightsFixture:
 
     def unexplained(self) -> list[Request]:
         # at startup, the controller tests in a dry run whether the guard rejects a change
-        refused = [
-            one
-            for one in self.log.requests()
-            if one.status == FORBIDDEN and not (one.verb == "patch" and "dryRun=All" in one.uri)
+        denials = [
+            call
+            for call in self.log.requests()
+            if call.status == FORBIDDEN and not (call.verb == "patch" and "dryRun=All" in call.uri)
         ]
-        return [one for one in refused if not any(_explains(one, *each) for each in self.times)]
+        return [call for call in denials if not any(_explains(call, *gap) for gap in self.times)]
 
 
 def holder(right: Right) -> str:
@@ -150,13 +156,17 @@ def holder(right: Right) -> str:
     return str(right).partition(":")[0]
 
 
-def _uses(one: Request, right: Right) -> bool:
+def _uses(request: Request, right: Right) -> bool:
     needs = (right.group, right.resource, right.verb)
-    return one.account == holder(right) and needs in one.needed and right.name in {"", one.name}
+    return (
+        request.account == holder(right)
+        and needs in request.needed
+        and right.name in {"", request.name}
+    )
 
 
-def _explains(one: Request, right: Right, began: float, ended: float) -> bool:
-    return _uses(one, right) and began <= one.at <= ended
+def _explains(request: Request, right: Right, began: float, ended: float) -> bool:
+    return _uses(request, right) and began <= request.at <= ended
 
 
 def _rule(right: Right) -> dict[str, list[str]]:
@@ -167,29 +177,31 @@ def _rule(right: Right) -> dict[str, list[str]]:
 @contextmanager
 def staged(folder: Path) -> Iterator[RightsFixture]:
     """Install Holdfast with its rights for KubeVirt, and run it with these rights only."""
-    with installation(folder) as made, Proxy(made.plane) as proxy:
-        plane = made.plane
+    with installation(folder) as installed, Proxy(installed.plane) as proxy:
+        plane = installed.plane
         fake_kubevirt.define(plane, *KINDS)
         for process in ("controller", "webhook"):
             plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
-        made.ns.kubectl("create", "rolebinding", ADMIN, f"--user={ADMIN}", "--clusterrole=admin")
+        installed.ns.kubectl(
+            "create", "rolebinding", ADMIN, f"--user={ADMIN}", "--clusterrole=admin"
+        )
         for role in ("edit", "holdfast-approver"):
             binding = (f"{APPROVER}-{role}", f"--user={APPROVER}", f"--clusterrole={role}")
-            made.ns.kubectl("create", "rolebinding", *binding)
-        made.ns.eventually(lambda: not refusal(made.ns.kubectl, "get", "vm,vmi,vmim"))
+            installed.ns.kubectl("create", "rolebinding", *binding)
+        installed.ns.eventually(lambda: not refusal(installed.ns.kubectl, "get", "vm,vmi,vmim"))
         by_token = ("holdfast-controller", proxy.url), ("holdfast-webhook", "")
         files = [
             token_kubeconfig(plane, folder / f"{account}.token", account, url)
             for account, url in by_token
         ]
         names = {f"system:serviceaccount:{NAMESPACE}:{account}": account for account, _ in by_token}
-        known = {user: name.removeprefix("holdfast-") for user, name in names.items()}
-        log = AuditLog(plane.audit_log, known | {user: name for name, user in PEOPLE.items()})
-        made.stack.callback(log.close)
-        stage = RightsFixture(made, proxy, log)
-        made.ns.eventually(lambda: all(map(stage.allowed, stage.rights)))
-        made.module, made.kubeconfig = short_intervals.__name__, files[0]
-        made.replica("--kubeconfig", str(files[1]))
-        made.controller()
-        made.ready()
+        accounts = {user: name.removeprefix("holdfast-") for user, name in names.items()}
+        log = AuditLog(plane.audit_log, accounts | {user: name for name, user in PEOPLE.items()})
+        installed.stack.callback(log.close)
+        stage = RightsFixture(installed, proxy, log)
+        installed.ns.eventually(lambda: all(map(stage.allowed, stage.rights)))
+        installed.module, installed.kubeconfig = short_intervals.__name__, files[0]
+        installed.replica("--kubeconfig", str(files[1]))
+        installed.controller()
+        installed.ready()
         yield stage

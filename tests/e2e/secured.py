@@ -155,8 +155,8 @@ def fetch(
     context = ssl._create_unverified_context()
     request = urllib.request.Request(url, data, headers or {})
     try:
-        with urllib.request.urlopen(request, timeout=20, context=context) as answer:
-            return answer.status, answer.read().decode()
+        with urllib.request.urlopen(request, timeout=20, context=context) as response:
+            return response.status, response.read().decode()
     except urllib.error.HTTPError as error:
         return error.code, error.read().decode()
 
@@ -164,8 +164,8 @@ def fetch(
 @contextmanager
 def secured_in(folder: Path) -> Iterator[Secured]:
     """Install everything, and start a controller and an admission server."""
-    with installation(folder, "--enable-admission-plugins=PodNodeSelector") as made:
-        plane = made.plane
+    with installation(folder, "--enable-admission-plugins=PodNodeSelector") as installed:
+        plane = installed.plane
         fake_kubevirt.define(plane, "virtualmachines", "virtualmachineinstances")
         for process in ("controller", "webhook"):
             plane.kubectl("apply", "-f", str(kubevirt_rights(process)))
@@ -174,14 +174,16 @@ def secured_in(folder: Path) -> Iterator[Secured]:
         token = token_kubeconfig(
             plane, folder / "holdfast.webhook.kube.kubeconfig", "holdfast-webhook"
         )
-        made.ns.eventually(lambda: not refusal(made.ns.kubectl, "get", "vm,vmi"))
+        installed.ns.eventually(lambda: not refusal(installed.ns.kubectl, "get", "vm,vmi"))
         rules = folder / "holdfast.yaml"
         rules.write_text(RULES)
-        serving = made.replica("--kubeconfig", str(token), "--config", str(rules))
+        serving = installed.replica("--kubeconfig", str(token), "--config", str(rules))
         (status_port,) = free_ports(1)
-        controlling = made.controller("--status-port", str(status_port), "--config", str(rules))
-        made.ready()
-        yield Secured(made, serving, controlling, status_port, token)
+        controlling = installed.controller(
+            "--status-port", str(status_port), "--config", str(rules)
+        )
+        installed.ready()
+        yield Secured(installed, serving, controlling, status_port, token)
 
 
 def sticky_vm(ns: Namespace, node: str) -> Object:
@@ -192,10 +194,13 @@ def sticky_vm(ns: Namespace, node: str) -> Object:
 
 def refused_by_scheduler(ns: Namespace, name: str) -> bool:
     """Return whether the scheduler has found no node for a pod."""
-    seen = ns.get("pod", name)
-    assert "nodeName" not in seen["spec"], seen["spec"]["nodeName"]
-    conditions = seen["status"].get("conditions", ())
-    return any(one["type"] == "PodScheduled" and one["status"] == "False" for one in conditions)
+    manifest = ns.get("pod", name)
+    assert "nodeName" not in manifest["spec"], manifest["spec"]["nodeName"]
+    conditions = manifest["status"].get("conditions", ())
+    return any(
+        condition["type"] == "PodScheduled" and condition["status"] == "False"
+        for condition in conditions
+    )
 
 
 def node_of(ns: Namespace, name: str) -> str:

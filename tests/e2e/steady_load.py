@@ -39,20 +39,20 @@ def creating(ns: Namespace) -> Iterator[Load]:
         closing(Cluster.connect(ns.plane.kubeconfig)) as cluster,
         ThreadPoolExecutor(_AT_ONCE) as pool,
     ):
-        clock = threading.Thread(target=_drive, args=(ns, cluster, pool, load, stop))
-        clock.start()
+        thread = threading.Thread(target=_drive, args=(ns, cluster, pool, load, stop))
+        thread.start()
         try:
             yield load
         finally:
             stop.set()
-            clock.join()
+            thread.join()
 
 
 def creations(ns: Namespace, seconds: float) -> list[str]:
     """Create such pods for some seconds, and return all failures."""
     with creating(ns) as load:
         time.sleep(seconds)
-    return [*load.ungated, *(said for _, said in load.failures)]
+    return [*load.ungated, *(message for _, message in load.failures)]
 
 
 def _drive(
@@ -63,20 +63,20 @@ def _drive(
     while not stop.wait(max(0.0, start + number / RATE - time.monotonic())):
         pending.append(pool.submit(_create, ns, cluster, load, number))
         number += 1
-    for one in pending:
-        one.result()
+    for future in pending:
+        future.result()
 
 
 def _create(ns: Namespace, cluster: Cluster, load: Load, number: int) -> None:
     began, path = time.monotonic(), f"/api/v1/namespaces/{ns.namespace}/pods"
     body = msgspec.json.encode(pod(f"load-{number}", {"delay": "3600"}))
     try:
-        answer = cluster.request("POST", path, query={"dryRun": "All"}, body=body)
+        response = cluster.request("POST", path, query={"dryRun": "All"}, body=body)
     except ClusterError as exc:
         with load.lock:
             load.failures.append((began, str(exc)))
         return
     with load.lock:
         load.made += 1
-        if not gates(msgspec.json.decode(answer)):
+        if not gates(msgspec.json.decode(response)):
             load.ungated.append(f"load-{number}")

@@ -7,10 +7,10 @@ GATE = "holdfast.dev/delay"
 
 
 def test_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> None:
-    (made,) = ns.apply(pod("held", {"delay": "3"}))
-    assert gates(made) == [GATE]
-    assert made["metadata"]["annotations"]["holdfast.dev/held"] == "delay=3s"
-    assert made["metadata"]["labels"]["holdfast.dev/held"] == "true"
+    (stored,) = ns.apply(pod("held", {"delay": "3"}))
+    assert gates(stored) == [GATE]
+    assert stored["metadata"]["annotations"]["holdfast.dev/held"] == "delay=3s"
+    assert stored["metadata"]["labels"]["holdfast.dev/held"] == "true"
 
     ns.eventually(
         lambda: (
@@ -19,7 +19,7 @@ def test_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> No
         )
     )
     ns.eventually(lambda: ns.get("pod", "held")["status"]["phase"] == "Running")
-    assert ns.releases()["held"] - created(made) >= 3
+    assert ns.releases()["held"] - created(stored) >= 3
     assert "labels" not in ns.get("pod", "held")["metadata"]
 
 
@@ -42,16 +42,16 @@ def test_pod_without_our_keys_never_reaches_the_webhook(
 
 
 def test_dry_run_shows_gate_and_hint_but_stores_nothing(ns: Namespace) -> None:
-    (shown,) = ns.apply(pod("dry", {"delay": "15"}), dry_run=True)
-    assert gates(shown) == [GATE]
-    assert shown["metadata"]["annotations"]["holdfast.dev/held"] == "delay=15s"
+    (stored,) = ns.apply(pod("dry", {"delay": "15"}), dry_run=True)
+    assert gates(stored) == [GATE]
+    assert stored["metadata"]["annotations"]["holdfast.dev/held"] == "delay=15s"
     with pytest.raises(ControlPlaneError, match="NotFound"):
         ns.get("pod", "dry")
 
 
 def test_changed_or_removed_delay_of_held_pod_takes_effect(ns: Namespace) -> None:
-    long = pod("shortened", {"delay": "1000"}), pod("removed", {"delay": "1000"})
-    ns.apply(*long)
+    manifests = pod("shortened", {"delay": "1000"}), pod("removed", {"delay": "1000"})
+    ns.apply(*manifests)
     ns.kubectl("annotate", "pod", "shortened", "delay=1", "--overwrite")
     ns.kubectl("annotate", "pod", "removed", "delay-")
     ns.eventually(lambda: ns.releases().keys() == {"shortened", "removed"})

@@ -17,9 +17,9 @@ BINDING = "clusterrolebinding/holdfast-controller-after"
 
 
 def waiting(name: str, after: str, **annotations: str) -> dict[str, object]:
-    notes = {"holdfast.dev/after": after, **annotations}
-    gated = [*GATES, {"name": "holdfast.dev/delay"}] if annotations else GATES
-    return pod(name, notes, schedulingGates=gated)
+    all_annotations = {"holdfast.dev/after": after, **annotations}
+    scheduling_gates = [*GATES, {"name": "holdfast.dev/delay"}] if annotations else GATES
+    return pod(name, all_annotations, schedulingGates=scheduling_gates)
 
 
 def complete_job(ns: Namespace) -> float:
@@ -42,17 +42,17 @@ def test_completed_job_releases_waiting_pods(
     names = [f"web-{number}" for number in range(50)]
     ns.create_pods(waiting(name, "job/migrate") for name in names)
     ns.apply(waiting("other", "job/other"), waiting("later", "job/migrate", delay="12"))
-    with controller(ns.plane.kubeconfig, log) as running:
+    with controller(ns.plane.kubeconfig, log) as process:
         ns.eventually(lambda: "watching: " in log.read_text())
         time.sleep(1.0)
         assert ns.releases() == {}
         if restarted:
-            running.kill()
-        done = complete_job(ns)
+            process.kill()
+        completed_at = complete_job(ns)
         if restarted:
-            running.start()
+            process.start()
         ns.eventually(lambda: ns.releases().keys() >= {*names})
-        assert min(ns.releases()[name] for name in names) >= done
+        assert min(ns.releases()[name] for name in names) >= completed_at
         ns.kubectl("delete", "job", "migrate")  # after the release, this changes nothing
         assert gates(ns.get("pod", "web-0")) == []
         assert gates(ns.get("pod", "other")) == ["holdfast.dev/after"]
@@ -66,56 +66,58 @@ def test_completed_job_releases_waiting_pods(
 @pytest.mark.timeout(600)
 def test_1000_pods_are_released_after_their_own_jobs(plain_ns: Namespace, log: Path) -> None:
     ns = plain_ns
-    jobs = {f"job-{number}": [f"web-{number}-{each}" for each in range(20)] for number in range(50)}
+    jobs = {
+        f"job-{number}": [f"web-{number}-{index}" for index in range(20)] for number in range(50)
+    }
     names = list(jobs)
     ns.create_pods(
         pod(
-            each,
+            pod_name,
             {"holdfast.dev/after": f"job/{name}"},
             schedulingGates=GATES,
             schedulerName="none",
         )
         for name, pods in jobs.items()
-        for each in pods
+        for pod_name in pods
     )
 
-    def complete(some: list[str]) -> None:
-        for name in some:
+    def complete(batch: list[str]) -> None:
+        for name in batch:
             ns.create({**EMPTY_JOB, "metadata": {"name": name}})
             time.sleep(0.2)
 
-    with controller(ns.plane.kubeconfig, log) as running:
+    with controller(ns.plane.kubeconfig, log) as process:
         ns.eventually(lambda: "watching: 1000" in log.read_text())
         complete(names[:20])
         ns.eventually(lambda: len(ns.releases()) == 400)
-        running.kill()
+        process.kill()
         complete(names[20:25])
-        running.start()
+        process.start()
         complete(names[25:])
         ns.eventually(lambda: len(ns.releases()) == 1_000)
-    done = {
+    completed_at = {
         event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
         for event in ns.audit()
         if event["objectRef"].get("subresource") == "status" and event["verb"] == "update"
     }
     released = ns.releases()
     # The benchmark's `after_ms_p99` measures how soon.
-    assert all(released[pod] > done[job] for job in names for pod in jobs[job])
+    assert all(released[pod] > completed_at[job] for job in names for pod in jobs[job])
 
 
 def test_missing_permission_is_reported_and_retried(
     plain_ns: Namespace, log: Path, tmp_path: Path
 ) -> None:
     ns = plain_ns
-    account = controller_kubeconfig(ns.plane, tmp_path / "kubeconfig")
+    kubeconfig = controller_kubeconfig(ns.plane, tmp_path / "kubeconfig")
     ns.kubectl("delete", BINDING)
     ns.apply(waiting("web", "service/db"))
 
     def notes() -> list[str]:
-        found = ns.all("events.events.k8s.io")
-        return [one["note"] for one in found if one["type"] == "Warning"]
+        events = ns.all("events.events.k8s.io")
+        return [event["note"] for event in events if event["type"] == "Warning"]
 
-    with controller(account, log):
+    with controller(kubeconfig, log):
         (note,) = ns.eventually(notes)
         assert "after: waits for service/db:Ready; " in note
         assert 'cannot list resource "endpointslices"' in note

@@ -27,31 +27,31 @@ GATE = "holdfast.dev/delay"
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Installation]:
-    with installation(tmp_path_factory.mktemp("installed")) as made:
-        made.replica()
-        made.controller()
-        made.ready()
-        yield made
+    with installation(tmp_path_factory.mktemp("installed")) as new_installation:
+        new_installation.replica()
+        new_installation.controller()
+        new_installation.ready()
+        yield new_installation
 
 
-def add_delay(seen: Object) -> list[Object]:
-    noted = {**seen["metadata"].get("annotations", {}), **DELAY}
-    return [{"op": "add", "path": "/metadata/annotations", "value": noted}]
+def add_delay(manifest: Object) -> list[Object]:
+    annotations = {**manifest["metadata"].get("annotations", {}), **DELAY}
+    return [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
 
 
 def outcome(ns: Namespace) -> list[str] | str:
     """Create a plain pod in a dry run; return its gates, or the rejection message."""
     try:
-        (made,) = ns.apply(pod("plain"), dry_run=True)
+        (stored,) = ns.apply(pod("plain"), dry_run=True)
     except ControlPlaneError as exc:
         return str(exc)
-    return list(gates(made))
+    return list(gates(stored))
 
 
 def test_delay_added_by_a_mutating_policy_is_applied(installed: Installation) -> None:
     ns, plane = installed.ns, installed.plane
-    served = plane.kubectl("api-resources", f"--api-group={GROUP}", "-o", "name")
-    if "mutatingadmissionpolicies" not in served:
+    resources = plane.kubectl("api-resources", f"--api-group={GROUP}", "-o", "name")
+    if "mutatingadmissionpolicies" not in resources:
         assert os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST
         pytest.skip("this API server has no MutatingAdmissionPolicy")
     kind: dict[str, Any] = {"apiVersion": f"{GROUP}/v1", "metadata": {"name": LATER}}
@@ -71,8 +71,8 @@ def test_delay_added_by_a_mutating_policy_is_applied(installed: Installation) ->
     ]
     plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(objects))
     ns.eventually(lambda: outcome(ns) == [GATE])
-    for one in reversed(objects):
-        plane.kubectl("delete", one["kind"], LATER)
+    for manifest in reversed(objects):
+        plane.kubectl("delete", manifest["kind"], LATER)
     ns.eventually(lambda: outcome(ns) == [])
 
 
@@ -89,16 +89,16 @@ def test_delay_from_other_webhook_requires_calling_holdfast_last(
         installed.controllers[0].stop()
         kinds = ("ClusterRole", "ValidatingAdmissionPolicy")
         applied = [
-            one
-            for one in objects
-            if one["kind"] in kinds or one["kind"].endswith("WebhookConfiguration")
+            manifest
+            for manifest in objects
+            if manifest["kind"] in kinds or manifest["kind"].endswith("WebhookConfiguration")
         ]
         plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(applied))
         (argument,) = (
             argument
-            for one in objects
-            if one["kind"] == "Deployment"
-            for argument in one["spec"]["template"]["spec"]["containers"][0]["args"]
+            for manifest in objects
+            if manifest["kind"] == "Deployment"
+            for argument in manifest["spec"]["template"]["spec"]["containers"][0]["args"]
             if "webhook-configuration" in argument
         )
         installed.controller(argument)

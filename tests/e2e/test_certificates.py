@@ -41,7 +41,7 @@ def test_startup_creates_certificates_and_registers_webhooks(installed: Installa
     assert sorted(installed.secret(CA)) == ["tls.crt", "tls.key"]
     assert sorted(installed.secret(LEAF)) == ["ca.crt", "tls.crt", "tls.key"]
     assert installed.bundles() == {installed.secret(CA)["tls.crt"]}
-    assert [len(one["webhooks"]) for one in installed.configurations()] == [2, 7]
+    assert [len(manifest["webhooks"]) for manifest in installed.configurations()] == [2, 7]
 
 
 def test_wrong_clock_does_not_affect_issued_certificates(installed: Installation) -> None:
@@ -55,8 +55,8 @@ def test_emptied_ca_bundle_is_restored(installed: Installation, kind: str) -> No
     patch = json.dumps(
         [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
     )
-    named = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
-    blanked = json.loads(installed.kubectl(*named, "-p", patch))["webhooks"][0]
+    arguments = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
+    blanked = json.loads(installed.kubectl(*arguments, "-p", patch))["webhooks"][0]
     assert not blanked["clientConfig"].get("caBundle")
     installed.ns.eventually(lambda: installed.bundles() == before, REPAIR)
 
@@ -92,8 +92,10 @@ def test_deleted_ca_is_replaced_with_overlap(installed: Installation) -> None:
     after = installed.secret(CA)
     assert after["tls.crt"] != before
     assert after["retired.crt"] == before
-    both = base64.b64encode(base64.b64decode(after["tls.crt"]) + base64.b64decode(before)).decode()
-    installed.ns.eventually(lambda: installed.bundles() == {both}, REPAIR)
+    bundle = base64.b64encode(
+        base64.b64decode(after["tls.crt"]) + base64.b64decode(before)
+    ).decode()
+    installed.ns.eventually(lambda: installed.bundles() == {bundle}, REPAIR)
     assert leaf(installed).fingerprint == certificate  # until API servers know the new CA
     assert creations(installed.ns, 3) == []
 
@@ -101,7 +103,7 @@ def test_deleted_ca_is_replaced_with_overlap(installed: Installation) -> None:
 def test_deleting_both_secrets_revokes_stolen_keys(
     short_lived: Installation,
 ) -> None:
-    stolen = short_lived.secret(CA)["tls.crt"]
+    stolen_ca = short_lived.secret(CA)["tls.crt"]
     short_lived.kubectl("delete", "secret", CA, LEAF)
     assert creations(short_lived.ns, 3) == []
     short_lived.ns.eventually(lambda: short_lived.secret(CA) and short_lived.bundles(), REPAIR)
@@ -109,7 +111,7 @@ def test_deleting_both_secrets_revokes_stolen_keys(
     short_lived.ns.eventually(
         lambda: short_lived.bundles() == {short_lived.secret(CA)["tls.crt"]}, REPAIR
     )
-    assert short_lived.secret(CA)["tls.crt"] != stolen
+    assert short_lived.secret(CA)["tls.crt"] != stolen_ca
     assert creations(short_lived.ns, 3) == []
 
 
@@ -117,8 +119,8 @@ def served(installed: Installation) -> set[str]:
     """Wait until all replicas serve the same certificate; return its fingerprint."""
 
     def same() -> set[str]:
-        found = {shown(one.address) for one in installed.replicas}
-        return found if len(found) == 1 else set()
+        fingerprints = {shown(replica.address) for replica in installed.replicas}
+        return fingerprints if len(fingerprints) == 1 else set()
 
     return installed.ns.eventually(same)
 
@@ -129,21 +131,21 @@ def test_server_with_client_ca_serves_probes_and_metrics_on_another_port(
     ca = authority.new_ca("api-servers", now=datetime.now(UTC))
     (tmp_path / "ca.crt").write_bytes(ca.certificate)
     with socket.create_server(("127.0.0.1", 0)) as probe:
-        at = probe.getsockname()[1]
+        port = probe.getsockname()[1]
     files = ["--cert", str(tmp_path / "tls.crt"), "--key", str(tmp_path / "tls.key")]
     for name in ("tls.crt", "tls.key"):
         (tmp_path / name).write_bytes(base64.b64decode(installed.secret(LEAF)[name]))
-    given = ["--client-ca", str(tmp_path / "ca.crt"), "--health-port", str(at), "--port", "0"]
-    given += ["--kubeconfig", str(installed.plane.kubeconfig)]
+    options = ["--client-ca", str(tmp_path / "ca.crt"), "--health-port", str(port), "--port", "0"]
+    options += ["--kubeconfig", str(installed.plane.kubeconfig)]
 
     def read(page: str) -> str:
-        with urllib.request.urlopen(f"http://127.0.0.1:{at}/{page}", timeout=10) as answer:
-            return str(answer.read().decode())
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/{page}", timeout=10) as response:
+            return str(response.read().decode())
 
-    with Command("serve", *files, *given, log=tmp_path / "serve.log") as server:
+    with Command("serve", *files, *options, log=tmp_path / "serve.log") as server:
         assert read("readyz") == "ok\n"
         name = "holdfast_certificate_expiry_timestamp_seconds "
-        (line,) = (one for one in read("metrics").splitlines() if one.startswith(name))
+        (line,) = (metric for metric in read("metrics").splitlines() if metric.startswith(name))
         assert float(line.removeprefix(name)) == leaf(installed).not_after.timestamp()
         assert len(read("conditions").strip()) == 64
         with pytest.raises(OSError, match=r"(?i)certificate.required|reset|closed|eof"):

@@ -33,22 +33,22 @@ FINALIZERS = ["holdfast.dev/sticky", "example.com/mine"]
 
 
 def generated(source: random.Random, number: int) -> Object:
-    made = pod(f"made-{number}")
+    manifest = pod(f"made-{number}")
     if source.random() < 0.8:
         keys = source.sample(KEYS + OTHER_KEYS, source.randint(0, 2))
-        made["metadata"]["annotations"] = {key: source.choice(VALUES) for key in keys}
+        manifest["metadata"]["annotations"] = {key: source.choice(VALUES) for key in keys}
     if source.random() < 0.3:
         names = source.sample(GATES, source.randint(0, 2))
-        made["spec"]["schedulingGates"] = [{"name": name} for name in names]
+        manifest["spec"]["schedulingGates"] = [{"name": name} for name in names]
     if source.random() < 0.3:
-        made["metadata"]["finalizers"] = source.sample(FINALIZERS, source.randint(0, 2))
+        manifest["metadata"]["finalizers"] = source.sample(FINALIZERS, source.randint(0, 2))
     if source.random() < 0.4:
-        chosen = source.sample(OWNERS, source.randint(1, 2))
-        made["metadata"]["ownerReferences"] = [
-            owner(*one, controller=place == 0 and source.random() < 0.7)
-            for place, one in enumerate(chosen)
+        owner_kinds = source.sample(OWNERS, source.randint(1, 2))
+        manifest["metadata"]["ownerReferences"] = [
+            owner(*owner_kind, controller=index == 0 and source.random() < 0.7)
+            for index, owner_kind in enumerate(owner_kinds)
         ]
-    return made
+    return manifest
 
 
 def owner(api_version: str, kind: str, *, controller: bool) -> Object:
@@ -65,9 +65,9 @@ def test_match_conditions_agree_with_plugins(ns: Namespace) -> None:
     profile = default_pipeline().profiles.by_name["*"]
 
     def is_concerned(manifest: Object) -> bool:
-        read = Pod.of(manifest)
-        marks = (*read.gates, *read.finalizers)
-        return any(plugin.concerns(read) for plugin in profile.plugins) or any(
+        parsed = Pod.of(manifest)
+        marks = (*parsed.gates, *parsed.finalizers)
+        return any(plugin.concerns(parsed) for plugin in profile.plugins) or any(
             mark.startswith(OWN_PREFIX) for mark in marks
         )
 
@@ -109,7 +109,7 @@ def policy_ns(control_plane: ControlPlane) -> Iterator[Namespace]:
             "validations": [{"expression": expression, "message": MESSAGE}],
         },
     }
-    only = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
+    selector = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
     binding = {
         **kind,
         "kind": "ValidatingAdmissionPolicyBinding",
@@ -117,13 +117,13 @@ def policy_ns(control_plane: ControlPlane) -> Iterator[Namespace]:
         "spec": {
             "policyName": POLICY,
             "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": only},
+            "matchResources": {"namespaceSelector": selector},
         },
     }
     control_plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
-    found = Namespace(control_plane, "kube-system")
-    found.eventually(lambda: needs_validation(found, pod("delayed", {"delay": "15"})))
-    yield found
+    ns = Namespace(control_plane, "kube-system")
+    ns.eventually(lambda: needs_validation(ns, pod("delayed", {"delay": "15"})))
+    yield ns
     kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
     control_plane.kubectl("delete", kinds, POLICY)
 
@@ -145,8 +145,10 @@ def test_only_valid_pods_without_warnings_skip_validation(
     outcomes = set()
     for number in range(300):
         manifest = generated(source, number)
-        made = manifest["metadata"].setdefault("annotations", {})
-        made |= {key: source.choice(SECONDS + OTHER_VALUES) for key in made if "delay" in key}
+        annotations = manifest["metadata"].setdefault("annotations", {})
+        annotations |= {
+            key: source.choice(SECONDS + OTHER_VALUES) for key in annotations if "delay" in key
+        }
         verdict = pipeline.validate(read_review(manifest), now_ms=NOW_MS)
         validated = needs_validation(policy_ns, manifest)
         reported = verdict.code is not Code.SUCCESS or bool(verdict.warnings)
@@ -213,6 +215,6 @@ def test_condition_decides_whether_a_pod_is_validated(
 
 
 def test_pod_with_55000_annotations_is_admitted(ns: Namespace) -> None:
-    most = {f"{number:x}": "" for number in range(55_000)}  # of 256 KiB
-    (made,) = ns.create_pods([pod("many", most)], dry_run=True)
-    assert len(made["metadata"]["annotations"]) == len(most)
+    annotations = {f"{number:x}": "" for number in range(55_000)}  # of 256 KiB
+    (stored,) = ns.create_pods([pod("many", annotations)], dry_run=True)
+    assert len(stored["metadata"]["annotations"]) == len(annotations)

@@ -86,7 +86,9 @@ def test_requests_are_audited_without_their_content(cluster: ControlPlane) -> No
 
     def is_audited() -> bool:
         events = [json.loads(line) for line in cluster.audit_log.read_text().splitlines()]
-        return any(one["objectRef"].get("name") == "quiet" for one in events if "objectRef" in one)
+        return any(
+            event["objectRef"].get("name") == "quiet" for event in events if "objectRef" in event
+        )
 
     assert eventually(is_audited)
     assert "unheard" not in cluster.audit_log.read_text()
@@ -114,8 +116,8 @@ def test_all_nodes_run_pods_after_kwok_restarts(cluster: ControlPlane) -> None:
     cluster.process(components.KWOK).kill()
     cluster.process(components.KWOK).restart()
     for node in ("node-1", "node-2", "node-3"):
-        pinned = json.dumps({"spec": {"nodeName": node}})
-        cluster.kubectl("run", f"on-{node}", "--image=x", "--overrides", pinned)
+        overrides = json.dumps({"spec": {"nodeName": node}})
+        cluster.kubectl("run", f"on-{node}", "--image=x", "--overrides", overrides)
         cluster.kubectl("wait", "--for=condition=Ready", f"pod/on-{node}", "--timeout=20s")
 
 
@@ -131,10 +133,10 @@ def test_exception_stops_the_cluster_and_keeps_the_logs() -> None:
 
     with pytest.raises(RuntimeError, match="mine") as caught:
         fail()
-    kept = KEPT_LOGS / directories[0].name
-    assert caught.value.__notes__ == [f"the control plane's logs: {kept}"]
-    assert (kept / "kube-apiserver.log").stat().st_size > 0
-    shutil.rmtree(kept)
+    log_folder = KEPT_LOGS / directories[0].name
+    assert caught.value.__notes__ == [f"the control plane's logs: {log_folder}"]
+    assert (log_folder / "kube-apiserver.log").stat().st_size > 0
+    shutil.rmtree(log_folder)
     assert alive(pids) == []
     assert not directories[0].exists()
 
@@ -183,8 +185,8 @@ def run_command(*arguments: str) -> subprocess.Popen[str]:
 def test_killing_the_parent_leaves_nothing_behind() -> None:
     with run_command("-c", PARENT) as parent:
         assert parent.stdout is not None
-        directory, *rest = parent.stdout.readline().split()
-        pids = [int(pid) for pid in rest]
+        directory, *words = parent.stdout.readline().split()
+        pids = [int(pid) for pid in words]
         assert len(alive(pids)) == len(components.NAMES)
         parent.kill()
     assert eventually(lambda: not alive(pids) and not Path(directory).exists())
@@ -211,24 +213,24 @@ def test_up_command_shuts_down_cleanly_on_signal(number: signal.Signals) -> None
 def test_inotify_limit_error_suggests_the_fix(tmp_path: Path) -> None:
     script = "echo 'panic: Failed to create an inotify watcher'; seq 20; exit 2"
     with closing(Guard()) as guard:
-        dying = Process(
+        process = Process(
             "virt-api",
             ["/bin/sh", "-c", script],
             log=tmp_path / "virt-api.log",
             guard=guard,
             is_ready=lambda: False,
         )
-        dying.start()
+        process.start()
         with pytest.raises(ControlPlaneError) as caught:
-            dying.wait_ready()
-    first, *_, last = str(caught.value).splitlines()
-    assert first.startswith("virt-api ended by itself with exit code 2; last lines of ")
-    assert last.endswith("allow more: sudo sysctl fs.inotify.max_user_instances=1024")
+            process.wait_ready()
+    first_line, *_, last_line = str(caught.value).splitlines()
+    assert first_line.startswith("virt-api ended by itself with exit code 2; last lines of ")
+    assert last_line.endswith("allow more: sudo sysctl fs.inotify.max_user_instances=1024")
 
 
 def test_port_in_use_is_reported_in_one_line() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = listener.getsockname()[1]
         with run_command("-m", "controlplane", "up", "--port", str(port)) as command:
             out, stderr = command.communicate()
     assert command.returncode == 1

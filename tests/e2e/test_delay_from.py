@@ -14,12 +14,12 @@ REPLACEMENT_SECONDS = 5.0
 
 def test_rollout_is_delayed_but_a_replacement_is_not(ns: Namespace) -> None:
     """Run all kinds in parallel: each takes twice the delay."""
-    own = [
+    namespaces = [
         Namespace.create_new(ns.plane, f"{ns.namespace}-{kind.lower()}", ns.holdfast)
         for kind in KINDS
     ]
     with ThreadPoolExecutor(len(KINDS)) as pool:
-        list(pool.map(roll_out, own, KINDS))
+        list(pool.map(roll_out, namespaces, KINDS))
 
 
 def roll_out(ns: Namespace, kind: str) -> None:
@@ -33,38 +33,40 @@ def roll_out(ns: Namespace, kind: str) -> None:
         """Record all newly released pods, and return the first of them."""
         pods = ns.all("pods", SELECTOR)
         releases = ns.releases()  # read now: of a reused pod name, only the latest release is kept
-        found = [
-            one
-            for one in pods
-            if one["metadata"]["uid"] not in waited
-            and one["metadata"]["name"] in releases
-            and "schedulingGates" not in one["spec"]
+        released = [
+            pod
+            for pod in pods
+            if pod["metadata"]["uid"] not in waited
+            and pod["metadata"]["name"] in releases
+            and "schedulingGates" not in pod["spec"]
         ]
-        found.sort(key=lambda one: releases[one["metadata"]["name"]])
-        for one in found:
-            waited[one["metadata"]["uid"]] = releases[one["metadata"]["name"]] - created(one)
-        return next(iter(found), None)
+        released.sort(key=lambda pod: releases[pod["metadata"]["name"]])
+        for pod in released:
+            waited[pod["metadata"]["uid"]] = releases[pod["metadata"]["name"]] - created(pod)
+        return next(iter(released), None)
 
     ns.apply(manifest)
-    first = ns.eventually(newly_released)
-    assert first is not None
-    assert waited[first["metadata"]["uid"]] >= DELAY - 1
-    for one in ns.all("pods", SELECTOR):  # pods on other nodes are released a moment later
-        waited.setdefault(one["metadata"]["uid"], DELAY)
+    first_pod = ns.eventually(newly_released)
+    assert first_pod is not None
+    assert waited[first_pod["metadata"]["uid"]] >= DELAY - 1
+    for pod in ns.all("pods", SELECTOR):  # pods on other nodes are released a moment later
+        waited.setdefault(pod["metadata"]["uid"], DELAY)
 
     if kind == "Deployment":
-        node = ns.eventually(lambda: ns.get("pod", first["metadata"]["name"])["spec"]["nodeName"])
-        mine = f"--pod-selector={SELECTOR},kind={kind}"  # a drain evicts from all namespaces
-        ns.kubectl("drain", node, "--force", "--ignore-daemonsets", mine)
+        node = ns.eventually(
+            lambda: ns.get("pod", first_pod["metadata"]["name"])["spec"]["nodeName"]
+        )
+        selector = f"--pod-selector={SELECTOR},kind={kind}"  # a drain evicts from all namespaces
+        ns.kubectl("drain", node, "--force", "--ignore-daemonsets", selector)
         ns.kubectl("uncordon", node)
     else:
-        ns.kubectl("delete", "pod", first["metadata"]["name"], "--wait=false")
-    second = ns.eventually(newly_released)
-    assert second is not None
-    assert waited[second["metadata"]["uid"]] <= REPLACEMENT_SECONDS
+        ns.kubectl("delete", "pod", first_pod["metadata"]["name"], "--wait=false")
+    second_pod = ns.eventually(newly_released)
+    assert second_pod is not None
+    assert waited[second_pod["metadata"]["uid"]] <= REPLACEMENT_SECONDS
 
     metadata["labels"]["revision"] = "two"
     ns.apply(manifest)
-    third = ns.eventually(newly_released)
-    assert third is not None
-    assert waited[third["metadata"]["uid"]] >= DELAY - 1
+    third_pod = ns.eventually(newly_released)
+    assert third_pod is not None
+    assert waited[third_pod["metadata"]["uid"]] >= DELAY - 1

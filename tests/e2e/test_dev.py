@@ -12,7 +12,7 @@ CONFIGURATIONS = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
 
 
 def configurations(ns: Namespace) -> list[str]:
-    return [each["metadata"]["name"] for each in ns.all(CONFIGURATIONS)]
+    return [configuration["metadata"]["name"] for configuration in ns.all(CONFIGURATIONS)]
 
 
 def holdfast(*arguments: str) -> subprocess.CompletedProcess[str]:
@@ -39,16 +39,16 @@ def test_dev_registers_unregisters_and_recovers_from_being_killed(
         ns.apply(pod("plain"))
 
         dev.start()
-        (made,) = ns.apply(pod("delayed", {"delay": "1"}))
-        assert gates(made) == ["holdfast.dev/delay"]
+        (stored,) = ns.apply(pod("delayed", {"delay": "1"}))
+        assert gates(stored) == ["holdfast.dev/delay"]
         ns.eventually(lambda: "delayed" in ns.releases())
 
 
 def test_port_in_use_is_reported_in_one_line(ns: Namespace, log: Path) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))
-        taken.listen()
-        port = str(taken.getsockname()[1])
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        listener.listen()
+        port = str(listener.getsockname()[1])
         command = Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), "--port", port, log=log)
         with pytest.raises(CommandError), command:
             pass
@@ -68,10 +68,10 @@ def test_port_in_use_is_reported_in_one_line(ns: Namespace, log: Path) -> None:
     ids=["kubeconfig", "configuration"],
 )
 def test_missing_file_is_reported_in_one_line(arguments: list[str], error: str) -> None:
-    done = holdfast(*arguments)
-    assert done.returncode == 1
-    assert done.stderr.startswith(error)
-    assert done.stderr.count("\n") == 1
+    result = holdfast(*arguments)
+    assert result.returncode == 1
+    assert result.stderr.startswith(error)
+    assert result.stderr.count("\n") == 1
 
 
 def test_unreachable_cluster_is_reported_in_one_line(tmp_path: Path) -> None:
@@ -82,7 +82,7 @@ def test_unreachable_cluster_is_reported_in_one_line(tmp_path: Path) -> None:
         " users: [{name: a, user: {token: a}}],"
         " contexts: [{name: a, context: {cluster: a, user: a}}]}"
     )
-    done = holdfast("dev", "--kubeconfig", str(kubeconfig))
-    assert done.returncode == 1
-    assert done.stderr.startswith("Error: http://127.0.0.1:1 does not answer: ")
-    assert done.stderr.count("\n") == 1
+    result = holdfast("dev", "--kubeconfig", str(kubeconfig))
+    assert result.returncode == 1
+    assert result.stderr.startswith("Error: http://127.0.0.1:1 does not answer: ")
+    assert result.stderr.count("\n") == 1

@@ -34,12 +34,12 @@ class Findings:
 
     @property
     def levels(self) -> dict[str, str]:
-        return {about: level for level, about, _, _ in self.lines}
+        return {check: level for level, check, _, _ in self.lines}
 
-    def of(self, about: str) -> tuple[str, str, str]:
+    def of(self, check: str) -> tuple[str, str, str]:
         """Return the level, text and fix of the worst finding of a check."""
-        found = [(level, text, fix) for level, name, text, fix in self.lines if name == about]
-        return max(found, key=lambda one: ("OK", "WARNING", "PROBLEM").index(one[0]))
+        findings = [(level, text, fix) for level, name, text, fix in self.lines if name == check]
+        return max(findings, key=lambda finding: ("OK", "WARNING", "PROBLEM").index(finding[0]))
 
 
 def cli(target: Installation) -> Cli:
@@ -47,26 +47,28 @@ def cli(target: Installation) -> Cli:
 
 
 def doctor(target: Installation) -> Findings:
-    done = cli(target).run("doctor")
-    assert done.stderr == ""
+    result = cli(target).run("doctor")
+    assert result.stderr == ""
     lines = re.findall(
-        r"^(OK|WARNING|PROBLEM|UNKNOWN) +([\w ]+): (.+)\n(?: {9}(.+)\n)?", done.stdout, re.MULTILINE
+        r"^(OK|WARNING|PROBLEM|UNKNOWN) +([\w ]+): (.+)\n(?: {9}(.+)\n)?",
+        result.stdout,
+        re.MULTILINE,
     )
-    assert len(re.findall(r"^\S", done.stdout, re.MULTILINE)) == len(lines)
-    return Findings(done.returncode, lines)
+    assert len(re.findall(r"^\S", result.stdout, re.MULTILINE)) == len(lines)
+    return Findings(result.returncode, lines)
 
 
 def test_healthy_installation(installed: Installation) -> None:
-    found = doctor(installed)
-    assert found.levels == dict.fromkeys(
+    findings = doctor(installed)
+    assert findings.levels == dict.fromkeys(
         (
             *("API server", "clock", "webhooks", "caBundle", "server", "certificate"),
             *("configuration", "leader", "held pods", "freezes", "guard", "Deployment"),
         ),
         "OK",
     )
-    assert found.status == 0
-    assert found.of("server")[1] == f"2 ready at Service {NAMESPACE}/{SERVICE}"
+    assert findings.status == 0
+    assert findings.of("server")[1] == f"2 ready at Service {NAMESPACE}/{SERVICE}"
 
 
 @pytest.fixture(scope="module")
@@ -79,24 +81,24 @@ def without_controller(installed: Installation) -> Iterator[Installation]:
 
 
 def test_no_leader(without_controller: Installation) -> None:
-    found = doctor(without_controller)
-    level, text, fix = found.of("leader")
-    assert (found.status, level) == (1, "PROBLEM")
+    findings = doctor(without_controller)
+    level, text, fix = findings.of("leader")
+    assert (findings.status, level) == (1, "PROBLEM")
     assert text.startswith("no controller is the leader; the last Lease expired ")
     assert "there is no Deployment holdfast-controller" in fix  # processes run it here
-    assert {level for about, level in found.levels.items() if about != "leader"} == {"OK"}
+    assert {level for check, level in findings.levels.items() if check != "leader"} == {"OK"}
 
 
 def test_held_pod_without_a_controller(without_controller: Installation) -> None:
     ns = without_controller.ns
     ns.create_when_called(pod("stuck", {"delay": "1"}))
     ns.eventually(lambda: doctor(without_controller).levels["held pods"] == "PROBLEM")
-    found = doctor(without_controller)
-    _, text, fix = found.of("held pods")
+    findings = doctor(without_controller)
+    _, text, fix = findings.of("held pods")
     assert text == f"1 of 1 is overdue: {ns.namespace}/stuck"
     assert "holdfast release" in fix
-    assert found.of("leader")[1].endswith("; 1 held pod waits")
-    assert found.status == 1
+    assert findings.of("leader")[1].endswith("; 1 held pod waits")
+    assert findings.status == 1
     cli(without_controller).output("release", "stuck")
     assert doctor(without_controller).levels["held pods"] == "OK"
 
@@ -106,9 +108,11 @@ def damaged(without_controller: Installation) -> Iterator[Installation]:
     before = without_controller.configurations()
     leaf = without_controller.secret(LEAF)
     yield without_controller
-    for kind, one in zip(KINDS, before, strict=True):
+    for kind, configuration in zip(KINDS, before, strict=True):
         patch(
-            without_controller, kind, {"op": "add", "path": "/webhooks", "value": one["webhooks"]}
+            without_controller,
+            kind,
+            {"op": "add", "path": "/webhooks", "value": configuration["webhooks"]},
         )
     write_leaf(without_controller, leaf)
     for number, replica in enumerate(without_controller.replicas):
@@ -139,9 +143,9 @@ def test_configurations_without_webhooks(
 ) -> None:
     for kind in kinds:
         patch(damaged, kind, {"op": "replace", "path": "/webhooks", "value": []})
-    found = doctor(damaged)
-    level, text, fix = found.of("webhooks")
-    assert (found.status, level) == (1, "PROBLEM")
+    findings = doctor(damaged)
+    level, text, fix = findings.of("webhooks")
+    assert (findings.status, level) == (1, "PROBLEM")
     assert text.endswith(f"webhook is registered, so {effect}")
     assert fix.startswith("start the controller")
 
@@ -149,9 +153,9 @@ def test_configurations_without_webhooks(
 def test_empty_ca_bundle(damaged: Installation) -> None:
     path = "/webhooks/0/clientConfig/caBundle"
     patch(damaged, KINDS[0], {"op": "remove", "path": path})
-    found = doctor(damaged)
-    level, text, fix = found.of("caBundle")
-    assert (found.status, level) == (1, "PROBLEM")
+    findings = doctor(damaged)
+    level, text, fix = findings.of("caBundle")
+    assert (findings.status, level) == (1, "PROBLEM")
     assert text == "CA 1 of webhook pods.holdfast.dev (mutating): no certificate"
     assert "leading controller writes the caBundle" in fix
 
@@ -168,15 +172,15 @@ def test_expired_or_expiring_certificate(
 ) -> None:
     data = {key: base64.b64decode(value) for key, value in damaged.secret(CA).items()}
     write_leaf(damaged, leaf_of(authority.KeyPair(data["tls.crt"], data["tls.key"]), starts))
-    found = doctor(damaged)
-    assert found.of("certificate")[0] == level
-    assert expected in found.of("certificate")[1]
-    assert "the controller renews it" in found.of("certificate")[2]
+    findings = doctor(damaged)
+    assert findings.of("certificate")[0] == level
+    assert expected in findings.of("certificate")[1]
+    assert "the controller renews it" in findings.of("certificate")[2]
 
 
 def test_certificate_of_another_ca(damaged: Installation) -> None:
-    other = authority.new_ca("another", now=datetime.now(UTC))
-    write_leaf(damaged, leaf_of(other, timedelta()))
+    ca = authority.new_ca("another", now=datetime.now(UTC))
+    write_leaf(damaged, leaf_of(ca, timedelta()))
     level, text, fix = doctor(damaged).of("certificate")
     assert level == "PROBLEM"
     assert text.startswith("no CA in the registered caBundle issued the certificate of Service ")
@@ -195,8 +199,8 @@ def leaf_of(ca: authority.KeyPair, starts: timedelta) -> dict[str, str]:
 def test_no_ready_server(damaged: Installation) -> None:
     for number, replica in enumerate(damaged.replicas):
         damaged.join(number, port(replica), ready=False)
-    found = doctor(damaged)
-    level, text, fix = found.of("server")
-    assert (found.status, level) == (1, "PROBLEM")
+    findings = doctor(damaged)
+    level, text, fix = findings.of("server")
+    assert (findings.status, level) == (1, "PROBLEM")
     assert text.startswith("no admission server is ready at Service ")
     assert "check the pods of Deployment holdfast-webhook" in fix

@@ -67,32 +67,34 @@ def install_plugin(package: Path, target: Path) -> Mapping[str, str]:
 def test_scheduler_name_selects_the_profile(serve: Serve) -> None:
     strict = {"pluginConfig": [{"name": "delay", "args": {"maxDelay": "10s"}}]}
     ns = serve({"schedulerName": "impatient", **strict}, {"schedulerName": "*"})
-    long = {"delay": "3600"}
-    assert "maxDelay=10s" in ns.refusal(pod("refused", long, schedulerName="impatient"))
-    (made,) = ns.apply(pod("held", long))
-    assert gates(made) == [DELAY]
-    assert made["metadata"]["annotations"][PROFILE] == "*"
+    annotations = {"delay": "3600"}
+    assert "maxDelay=10s" in ns.refusal(pod("refused", annotations, schedulerName="impatient"))
+    (stored,) = ns.apply(pod("held", annotations))
+    assert gates(stored) == [DELAY]
+    assert stored["metadata"]["annotations"][PROFILE] == "*"
 
 
 def test_changing_the_scheduler_keeps_the_pods_profile_and_gate(
     serve: Serve, plain_cluster: ControlPlane
 ) -> None:
-    hint = {"pluginConfig": [{"name": "delay", "args": {"schedulerName": "second"}}]}
-    other = {"pluginConfig": [{"name": "delay", "args": {"annotations": ["other-delay"]}}]}
-    ns = serve({"schedulerName": "first", **hint}, {"schedulerName": "second", **other})
+    first_profile = {"pluginConfig": [{"name": "delay", "args": {"schedulerName": "second"}}]}
+    second_profile = {"pluginConfig": [{"name": "delay", "args": {"annotations": ["other-delay"]}}]}
+    ns = serve(
+        {"schedulerName": "first", **first_profile}, {"schedulerName": "second", **second_profile}
+    )
     manifest = pod("changed", {"delay": "2"}, schedulerName="first")
 
     def touched() -> bool:
-        (shown,) = ns.apply(manifest, dry_run=True)
-        return bool(shown["metadata"]["annotations"].get("touched") == "gated")
+        (preview,) = ns.apply(manifest, dry_run=True)
+        return bool(preview["metadata"]["annotations"].get("touched") == "gated")
 
     with other_webhook(plain_cluster, "a-touch", note_gates):
         ns.eventually(touched)  # the API server takes a moment to notice the other webhook
-        (made,) = ns.apply(manifest)
-        assert made["metadata"]["annotations"]["touched"] == "gated"  # it was called again
-        assert made["spec"]["schedulerName"] == "second"
-        assert made["metadata"]["annotations"][PROFILE] == "first"
-        assert gates(made) == [DELAY]
+        (stored,) = ns.apply(manifest)
+        assert stored["metadata"]["annotations"]["touched"] == "gated"  # it was called again
+        assert stored["spec"]["schedulerName"] == "second"
+        assert stored["metadata"]["annotations"][PROFILE] == "first"
+        assert gates(stored) == [DELAY]
         ns.eventually(lambda: "changed" in ns.releases())
 
 
@@ -103,20 +105,23 @@ def test_reinvocation_restores_edits_removed_by_other_webhook(
     with other_webhook(plain_cluster, "z-undo", undo_edits):
         manifest = pod("undone", {"delay": "3600", "type": "space"})
         ns.eventually(lambda: "undone" in annotations_of(ns.apply(manifest, dry_run=True)[0]))
-        (made,) = ns.apply(manifest)
+        (stored,) = ns.apply(manifest)
 
-    assert gates(made) == [DELAY]
-    (term,) = made["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
-    assert [one["key"] for one in term["matchExpressions"]] == ["theirs", "kubernetes.io/role"]
-    assert annotations_of(made)[PROFILE] == "*"
+    assert gates(stored) == [DELAY]
+    (term,) = stored["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
+    assert [requirement["key"] for requirement in term["matchExpressions"]] == [
+        "theirs",
+        "kubernetes.io/role",
+    ]
+    assert annotations_of(stored)[PROFILE] == "*"
 
 
-def undo_edits(seen: Object) -> list[Object]:
+def undo_edits(manifest: Object) -> list[Object]:
     """Replace a pod's required node affinity and remove its gates, once."""
-    if "undone" in annotations_of(seen):
+    if "undone" in annotations_of(manifest):
         return []
-    theirs = {"matchExpressions": [{"key": "theirs", "operator": "Exists"}]}
-    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [theirs]}}}
+    term = {"matchExpressions": [{"key": "theirs", "operator": "Exists"}]}
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [term]}}}
     return [
         {"op": "add", "path": "/metadata/annotations/undone", "value": "once"},
         {"op": "add", "path": "/spec/affinity", "value": affinity},
@@ -142,19 +147,19 @@ def test_annotation_added_after_holdfast_ran_is_rejected(
     assert "made the rule match after Holdfast ran" in message
 
 
-def add_rule_annotation(seen: Object) -> list[Object]:
+def add_rule_annotation(manifest: Object) -> list[Object]:
     """Annotate every pod so that a placement rule matches it."""
-    marks = {**annotations_of(seen), "type": "space"}
-    return [{"op": "add", "path": "/metadata/annotations", "value": marks}]
+    annotations = {**annotations_of(manifest), "type": "space"}
+    return [{"op": "add", "path": "/metadata/annotations", "value": annotations}]
 
 
-def annotations_of(seen: Object) -> dict[str, str]:
-    return dict(seen["metadata"].get("annotations", {}))
+def annotations_of(manifest: Object) -> dict[str, str]:
+    return dict(manifest["metadata"].get("annotations", {}))
 
 
-def note_gates(seen: Object) -> list[Object]:
+def note_gates(manifest: Object) -> list[Object]:
     """Annotate a pod with whether it was gated when this webhook was called."""
-    value = "gated" if seen["spec"].get("schedulingGates") else "free"
+    value = "gated" if manifest["spec"].get("schedulingGates") else "free"
     return [{"op": "add", "path": "/metadata/annotations/touched", "value": value}]
 
 
@@ -162,9 +167,11 @@ def test_example_plugin_holds_pods_until_sign_off(serve: Serve, tmp_path: Path) 
     environment = install_plugin(ROOT / "examples" / "plugin", tmp_path / "plugins")
     ns = serve({"plugins": {"enabled": [{"name": "signoff"}]}}, environment=environment)
     annotations = {"example.com/needs-signoff": "true"}
-    (made, both) = ns.apply(pod("waits", annotations), pod("both", {**annotations, "delay": "1"}))
-    assert gates(made) == [SIGNOFF]
-    assert gates(both) == [DELAY, SIGNOFF]
+    (waiting_pod, both_pod) = ns.apply(
+        pod("waits", annotations), pod("both", {**annotations, "delay": "1"})
+    )
+    assert gates(waiting_pod) == [SIGNOFF]
+    assert gates(both_pod) == [DELAY, SIGNOFF]
     ns.kubectl("annotate", "pod", "waits", "both", "example.com/signed-off-by=ada")
     ns.eventually(lambda: ns.releases().keys() == {"waits", "both"})
     nonsense = {"example.com/needs-signoff": "maybe"}
@@ -176,7 +183,7 @@ def test_example_plugin_holds_pods_until_sign_off(serve: Serve, tmp_path: Path) 
 
 def test_example_plugin_tests_pass(tmp_path: Path) -> None:
     environment = install_plugin(ROOT / "examples" / "plugin", tmp_path / "plugins")
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", "test_signoff.py"],
         cwd=ROOT / "examples" / "plugin",
         env={**os.environ, **environment},
@@ -185,19 +192,19 @@ def test_example_plugin_tests_pass(tmp_path: Path) -> None:
         timeout=60,
         check=False,
     )
-    assert done.returncode == 0, done.stdout + done.stderr
+    assert result.returncode == 0, result.stdout + result.stderr
 
 
 def test_plugin_uses_its_handle_and_cannot_block_a_due_pod(serve: Serve, tmp_path: Path) -> None:
     environment = install_plugin(ROOT / "tests" / "e2e" / "janitor", tmp_path / "plugins")
     ns = serve({"plugins": {"enabled": [{"name": "janitor"}]}}, environment=environment)
-    (waits,) = ns.apply(pod("waits", {"janitor": "wait"}))
-    notes = waits["metadata"]["annotations"]
+    (stored,) = ns.apply(pod("waits", {"janitor": "wait"}))
+    annotations = stored["metadata"]["annotations"]
     namespace = json.loads(ns.kubectl("get", "namespace", ns.namespace, "-o", "json"))
-    assert gates(waits) == ["holdfast.dev/janitor"]
-    assert notes["janitor-saw"] == namespace["metadata"]["uid"]
-    missed = "held pods are available in the controller only"
-    assert notes["janitor-missed"] == missed
+    assert gates(stored) == ["holdfast.dev/janitor"]
+    assert annotations["janitor-saw"] == namespace["metadata"]["uid"]
+    message = "held pods are available in the controller only"
+    assert annotations["janitor-missed"] == message
     ns.apply(
         pod("frees", {"janitor": "free", "delay": "1"}),
         pod("fails", {"janitor": "fail", "delay": "1"}),
@@ -207,18 +214,18 @@ def test_plugin_uses_its_handle_and_cannot_block_a_due_pod(serve: Serve, tmp_pat
     def event_note(name: str, reason: str) -> str:
         return ns.eventually(
             lambda: "".join(
-                one["note"]
-                for one in ns.all("events.events.k8s.io")
-                if (one["regarding"]["name"], one["reason"]) == (name, reason)
+                event["note"]
+                for event in ns.all("events.events.k8s.io")
+                if (event["regarding"]["name"], event["reason"]) == (name, reason)
             )
         )
 
     assert event_note("frees", "Freed") == "those that waited may go"
     assert event_note("frees", "Released").endswith(": too late to say no")
     assert event_note("fails", "Released").endswith("failed in release: RuntimeError: as asked")
-    measured = 'count{extension_point="release",plugin="janitor",profile="*",status="%s"} 1.0'
+    series = 'count{extension_point="release",plugin="janitor",profile="*",status="%s"} 1.0'
     for status in ("Reject", "Error"):
-        assert [one for one in ns.controller_metrics() if one.endswith(measured % status)]
+        assert [line for line in ns.controller_metrics() if line.endswith(series % status)]
 
 
 @pytest.mark.parametrize("how", ["raise", "rubbish", "edits"])
@@ -229,9 +236,9 @@ def test_failing_plugin_rejects_only_its_pod_and_is_counted(
     ns = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
     assert "failed calling webhook" in ns.refusal(pod("misbehaves", {"misbehave": how}))
     assert gates(ns.apply(pod("other", {"delay": "60"}))[0]) == [DELAY]
-    failed = 'plugin="misbehaving",profile="*",status="Error"'
-    counted = [line for line in ns.metrics() if "_count" in line and failed in line]
-    assert [line.rpartition(" ")[2] for line in counted] == ["1.0"]
+    labels = 'plugin="misbehaving",profile="*",status="Error"'
+    lines = [line for line in ns.metrics() if "_count" in line and labels in line]
+    assert [line.rpartition(" ")[2] for line in lines] == ["1.0"]
 
 
 def test_sleeping_plugin_times_out_without_blocking_other_pods(
@@ -240,12 +247,12 @@ def test_sleeping_plugin_times_out_without_blocking_other_pods(
     environment = install_plugin(ROOT / "tests" / "e2e" / "misbehaving", tmp_path / "plugins")
     ns = serve({"plugins": {"enabled": [{"name": "misbehaving"}]}}, environment=environment)
     with ThreadPoolExecutor(1) as pool:
-        sleeping = pool.submit(ns.refusal, pod("sleeps", {"misbehave": "sleep"}))
+        future = pool.submit(ns.refusal, pod("sleeps", {"misbehave": "sleep"}))
         served = 0
-        while not sleeping.done():
+        while not future.done():
             ns.apply(pod(f"served-{served}", {"delay": "60"}))
             served += 1
-        assert "a plugin did not finish the review within" in sleeping.result()
+        assert "a plugin did not finish the review within" in future.result()
     assert served > 1
-    late = 'holdfast_plugin_deadlines_exceeded_total{plugin="misbehaving"}'
-    assert [line.rpartition(" ")[2] for line in ns.metrics() if line.startswith(late)] == ["1.0"]
+    series = 'holdfast_plugin_deadlines_exceeded_total{plugin="misbehaving"}'
+    assert [line.rpartition(" ")[2] for line in ns.metrics() if line.startswith(series)] == ["1.0"]

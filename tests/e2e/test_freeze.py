@@ -39,10 +39,10 @@ def other(plain_ns: Namespace) -> Iterator[Namespace]:
 
 
 def holdfast(ns: Namespace, *arguments: str) -> str:
-    where = () if "--all" in arguments else ("-n", ns.namespace)
-    done = Cli(ns.plane.kubeconfig, ns.namespace).run(*arguments, *where)
-    assert (done.returncode, done.stderr) == (0, "")
-    return done.stdout
+    scope = () if "--all" in arguments else ("-n", ns.namespace)
+    result = Cli(ns.plane.kubeconfig, ns.namespace).run(*arguments, *scope)
+    assert (result.returncode, result.stderr) == (0, "")
+    return result.stdout
 
 
 def last_change(ns: Namespace) -> float:
@@ -57,9 +57,9 @@ def last_change(ns: Namespace) -> float:
 def held_notes(ns: Namespace, name: str) -> list[str]:
     """Return the notes of a pod's Held events, one of which is for its delay."""
     return [
-        each["note"]
-        for each in ns.all("events.events.k8s.io")
-        if (each["regarding"]["name"], each["reason"]) == (name, "Held")
+        event["note"]
+        for event in ns.all("events.events.k8s.io")
+        if (event["regarding"]["name"], event["reason"]) == (name, "Held")
     ]
 
 
@@ -67,35 +67,35 @@ def is_reported(ns: Namespace, name: str, reason: str) -> bool:
     return any(note.endswith(reason) for note in held_notes(ns, name))
 
 
-def frozen(running: Command, count: int) -> Callable[[], bool]:
-    return lambda: metric(running, "holdfast_freezes ") == count
+def frozen(process: Command, count: int) -> Callable[[], bool]:
+    return lambda: metric(process, "holdfast_freezes ") == count
 
 
 @pytest.mark.parametrize("count", [50, pytest.param(500, marks=pytest.mark.slow)])
 def test_due_pods_wait_until_the_namespace_is_thawed(
     ns: Namespace, other: Namespace, log: Path, count: int
 ) -> None:
-    said = holdfast(ns, "freeze", "--reason", "incident 42")
-    assert said == f"namespace {ns.namespace} is frozen: incident 42\n"
+    output = holdfast(ns, "freeze", "--reason", "incident 42")
+    assert output == f"namespace {ns.namespace} is frozen: incident 42\n"
     names = {f"web-{number}" for number in range(count)}
     ns.create_pods(gated(name, 1) for name in names)
     other.create_pods(gated(f"web-{number}", 1) for number in range(20))
-    with controller(ns.plane.kubeconfig, log) as running:
+    with controller(ns.plane.kubeconfig, log) as process:
         other.eventually(lambda: len(other.releases()) == 20)
         reason = f"namespace {ns.namespace} is frozen: incident 42"
         ns.eventually(lambda: is_reported(ns, "web-0", reason))
-        running.kill()  # the freeze survives a restart of the controller
-        running.start()
+        process.kill()  # the freeze survives a restart of the controller
+        process.start()
         other.apply(gated("new", 1))
         other.eventually(lambda: "new" in other.releases())
         time.sleep(3)
         assert ns.release_attempts() == {}
-        assert metric(running, "holdfast_overdue_pods ") == 0
+        assert metric(process, "holdfast_overdue_pods ") == 0
 
         assert holdfast(ns, "thaw") == f"the freeze of namespace {ns.namespace} has ended\n"
         ns.eventually(lambda: ns.releases().keys() == names)
-    after = [at - last_change(ns) for at in ns.releases().values()]
-    assert 0 < min(after) <= max(after) <= THAW_SECONDS
+    delays = [released_at - last_change(ns) for released_at in ns.releases().values()]
+    assert 0 < min(delays) <= max(delays) <= THAW_SECONDS
 
 
 def test_manual_release_works_while_all_namespaces_are_frozen(
@@ -104,12 +104,14 @@ def test_manual_release_works_while_all_namespaces_are_frozen(
     assert holdfast(ns, "freeze", "--all", "--reason", "upgrade") == (
         "all namespaces are frozen: upgrade\n"
     )
-    for each in (ns, other):
-        each.apply(gated("a", 1), gated("b", 1))
-    with controller(ns.plane.kubeconfig, log) as running:
-        ns.eventually(frozen(running, 1))
-        for each in (ns, other):
-            each.eventually(partial(is_reported, each, "b", "all namespaces are frozen: upgrade"))
+    for namespace in (ns, other):
+        namespace.apply(gated("a", 1), gated("b", 1))
+    with controller(ns.plane.kubeconfig, log) as process:
+        ns.eventually(frozen(process, 1))
+        for namespace in (ns, other):
+            namespace.eventually(
+                partial(is_reported, namespace, "b", "all namespaces are frozen: upgrade")
+            )
         assert holdfast(ns, "release", "a") == f"pod {ns.namespace}/a released\n"
         assert gates(ns.get("pod", "a")) == []
         time.sleep(2)
@@ -121,29 +123,29 @@ def test_manual_release_works_while_all_namespaces_are_frozen(
 
 def test_freeze_expires_on_time(ns: Namespace, log: Path) -> None:
     ns.apply(gated("web", 1))
-    said = holdfast(ns, "freeze", "--reason", "x", "--for", "8s")
-    with controller(ns.plane.kubeconfig, log) as running:
-        ns.eventually(frozen(running, 1))
+    output = holdfast(ns, "freeze", "--reason", "x", "--for", "8s")
+    with controller(ns.plane.kubeconfig, log) as process:
+        ns.eventually(frozen(process, 1))
         ns.eventually(lambda: "web" in ns.releases())
-        assert frozen(running, 0)()
-    end = seconds(said.split("until ")[1].split(": ")[0])
+        assert frozen(process, 0)()
+    end = seconds(output.split("until ")[1].split(": ")[0])
     assert ns.releases()["web"] >= end
 
 
 def test_freezes_are_ignored_without_permission_to_list_namespaces(
     ns: Namespace, log: Path, tmp_path: Path
 ) -> None:
-    account = controller_kubeconfig(ns.plane, tmp_path / "account")
+    kubeconfig = controller_kubeconfig(ns.plane, tmp_path / "account")
     role = ("clusterrole", "holdfast-controller", "--type=json", "-p")
     rules = ns.get("clusterrole", "holdfast-controller")["rules"]
     number = next(index for index, rule in enumerate(rules) if rule["resources"] == ["namespaces"])
     ns.kubectl("patch", *role, f'[{{"op": "remove", "path": "/rules/{number}"}}]')
     ns.apply(gated("web", 1))
-    arguments = ("controller", "--kubeconfig", str(account), "--health-port", "0")
+    arguments = ("controller", "--kubeconfig", str(kubeconfig), "--health-port", "0")
     try:
         with Command(*arguments, log=log, module=short_intervals.__name__):
-            ignored = "freezes are ignored, because namespaces cannot be listed"
-            ns.eventually(lambda: re.search(ignored, log.read_text()))
+            message = "freezes are ignored, because namespaces cannot be listed"
+            ns.eventually(lambda: re.search(message, log.read_text()))
             ns.eventually(ns.releases)
     finally:
         controller_kubeconfig(ns.plane, tmp_path / "account")
@@ -165,10 +167,10 @@ def test_role_allows_a_user_to_freeze_one_namespace(ns: Namespace, other: Namesp
     cli = Cli(ns.plane.kubeconfig_for("ann"), ns.namespace)
     freeze = ("freeze", "--reason", "x")
     assert cli.run(*freeze, "-n", ns.namespace).returncode == 0
-    for where in (("-n", other.namespace), ("--all",)):
-        done = cli.run(*freeze, *where)
-        assert done.returncode == 1
-        assert "bind the ClusterRole holdfast-freezer" in done.stderr
+    for scope in (("-n", other.namespace), ("--all",)):
+        result = cli.run(*freeze, *scope)
+        assert result.returncode == 1
+        assert "bind the ClusterRole holdfast-freezer" in result.stderr
 
 
 def test_commands_show_the_freeze(ns: Namespace) -> None:
@@ -176,8 +178,8 @@ def test_commands_show_the_freeze(ns: Namespace) -> None:
     holdfast(ns, "freeze", "--reason", "incident 42")
     reason = f"namespace {ns.namespace} is frozen: incident 42"
     assert "delay=1s, freeze=incident 42" in holdfast(ns, "list")
-    explained = holdfast(ns, "explain", "web")
-    assert f"is held: {reason}" in explained
-    assert f"end the freeze: holdfast thaw -n {ns.namespace}" in explained
-    done = Cli(ns.plane.kubeconfig, ns.namespace).run("doctor")
-    assert f"WARNING  freezes: {reason}" in done.stdout
+    output = holdfast(ns, "explain", "web")
+    assert f"is held: {reason}" in output
+    assert f"end the freeze: holdfast thaw -n {ns.namespace}" in output
+    result = Cli(ns.plane.kubeconfig, ns.namespace).run("doctor")
+    assert f"WARNING  freezes: {reason}" in result.stdout

@@ -38,22 +38,22 @@ def running(installed: Installation) -> Installation:
 
 def managed(installed: Installation, kind: str, name: str) -> list[Object]:
     arguments = ("get", kind, name, "--show-managed-fields", "-o", "json")
-    found = json.loads(installed.ns.kubectl(*arguments))["metadata"]["managedFields"]
-    return list(found)
+    entries = json.loads(installed.ns.kubectl(*arguments))["metadata"]["managedFields"]
+    return list(entries)
 
 
 def merged(first: dict[str, Any], second: dict[str, Any]) -> dict[str, Any]:
-    both = {key: merged(first[key], second[key]) for key in first.keys() & second.keys()}
-    return {**first, **second, **both}
+    common = {key: merged(first[key], second[key]) for key in first.keys() & second.keys()}
+    return {**first, **second, **common}
 
 
 def take_over(installed: Installation, kind: str, name: str) -> None:
     """Make Flux the owner of fields written with kubectl, so that its next apply reverts them."""
     entries = managed(installed, kind, name)
-    taken = [one for one in entries if one["manager"].startswith(("kubectl", FLUX))]
-    fields: dict[str, Any] = reduce(merged, (one["fieldsV1"] for one in taken), {})
-    own = {**taken[0], "manager": FLUX, "operation": "Apply", "fieldsV1": fields}
-    value = [own, *(one for one in entries if one not in taken)]
+    flux_entries = [entry for entry in entries if entry["manager"].startswith(("kubectl", FLUX))]
+    fields: dict[str, Any] = reduce(merged, (entry["fieldsV1"] for entry in flux_entries), {})
+    flux_entry = {**flux_entries[0], "manager": FLUX, "operation": "Apply", "fieldsV1": fields}
+    value = [flux_entry, *(entry for entry in entries if entry not in flux_entries)]
     patch = json.dumps([{"op": "replace", "path": "/metadata/managedFields", "value": value}])
     installed.ns.kubectl("patch", kind, name, "--type=json", "-p", patch)
 
@@ -76,7 +76,12 @@ def test_applying_the_manifests_does_not_conflict_with_the_controller(
             if FLUX in arguments[-1]:
                 take_over(running, kind, "holdfast")
         running.plane.kubectl("apply", *arguments, "-f", str(REGISTRATION))
-        versions.append([one["metadata"]["resourceVersion"] for one in running.configurations()])
+        versions.append(
+            [
+                configuration["metadata"]["resourceVersion"]
+                for configuration in running.configurations()
+            ]
+        )
     assert running.webhooks() == before
     assert versions[1] == versions[2]
     for kind in KINDS:
@@ -106,6 +111,6 @@ def test_flux_reverts_kubectls_vm_annotation_but_not_holdfasts(
     assert [record_after_apply(), record_after_apply()] == ["node-1", "node-1"]
     running.ns.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite")
     assert record_after_apply() is None
-    named = "--field-manager=an-admin"
-    running.ns.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite", named)
+    option = "--field-manager=an-admin"
+    running.ns.kubectl("annotate", "vm", "db", f"{RECORD}=node-2", "--overwrite", option)
     assert record_after_apply() == "node-2"

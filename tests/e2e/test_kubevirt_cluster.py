@@ -34,35 +34,37 @@ def test_virt_api_sets_defaults_and_validates(kubevirt_ns: Namespace) -> None:
     kubevirt_ns.create(vms.vm(run_strategy="Halted"))
     spec = kubevirt_ns.get("vm", FEDORA)["spec"]["template"]["spec"]
     assert spec["domain"]["machine"] == {"type": "q35"}
-    disk = {"devices": {"disks": [{"name": "none", "disk": {}}]}}
-    assert "disks[0].Name 'none' not found" in kubevirt_ns.refusal(vms.vm("broken", domain=disk))
+    domain = {"devices": {"disks": [{"name": "none", "disk": {}}]}}
+    assert "disks[0].Name 'none' not found" in kubevirt_ns.refusal(vms.vm("broken", domain=domain))
 
 
 def test_terminating_launcher_pod_delays_the_next_one(kubevirt_ns: Namespace) -> None:
     kubevirt_ns.create(vms.vm())
-    first = vms.landed(kubevirt_ns)
-    former = vms.uid(kubevirt_ns.get("vmi", FEDORA))
-    with held(kubevirt_ns, first):
+    first_pod = vms.landed(kubevirt_ns)
+    vmi_uid = vms.uid(kubevirt_ns.get("vmi", FEDORA))
+    with held(kubevirt_ns, first_pod):
         vms.delete_run(kubevirt_ns)
         kubevirt_ns.eventually(
             lambda: kubevirt_ns.get("vmi", FEDORA)["status"]["phase"] == "Succeeded"
         )
         deadline = time.monotonic() + 5
         while time.monotonic() < deadline:
-            assert [vms.uid(pod) for pod in vms.launchers(kubevirt_ns, FEDORA)] == [vms.uid(first)]
-            assert vms.uid(kubevirt_ns.get("vmi", FEDORA)) == former
-    second = vms.landed(kubevirt_ns, other_than=vms.uid(first))
-    assert vms.uid(second) != vms.uid(first)
+            assert [vms.uid(pod) for pod in vms.launchers(kubevirt_ns, FEDORA)] == [
+                vms.uid(first_pod)
+            ]
+            assert vms.uid(kubevirt_ns.get("vmi", FEDORA)) == vmi_uid
+    second_pod = vms.landed(kubevirt_ns, other_than=vms.uid(first_pod))
+    assert vms.uid(second_pod) != vms.uid(first_pod)
 
 
 def test_vm_restart_survives_a_virt_controller_crash(kubevirt_ns: Namespace) -> None:
     kubevirt_ns.create(vms.vm())
-    first = vms.landed(kubevirt_ns)
+    first_pod = vms.landed(kubevirt_ns)
     process = kubevirt_ns.plane.process(VIRT_CONTROLLER)
     process.kill()
     try:
         vms.delete_run(kubevirt_ns)
     finally:
         process.restart()
-    second = vms.landed(kubevirt_ns, other_than=vms.uid(first))
-    assert vms.node_of(second) in vms.NODES
+    second_pod = vms.landed(kubevirt_ns, other_than=vms.uid(first_pod))
+    assert vms.node_of(second_pod) in vms.NODES

@@ -32,9 +32,9 @@ def ns(plain_ns: Namespace) -> Namespace:
 
 
 def lease(ns: Namespace) -> Object:
-    found = ns.plane.api.get(PATH)
-    assert found is not None
-    return dict(found["spec"])
+    manifest = ns.plane.api.get(PATH)
+    assert manifest is not None
+    return dict(manifest["spec"])
 
 
 def holder(ns: Namespace) -> str:
@@ -64,9 +64,11 @@ def release_counts(ns: Namespace) -> dict[str, int]:
 
 
 def assert_released_once_and_never_early(ns: Namespace, delays: dict[str, float]) -> None:
-    pods = {each["metadata"]["name"]: each for each in ns.all("pods")}
-    assert {name: gates(each) for name, each in pods.items()} == {name: [] for name in delays}
-    waited = {name: at - created(pods[name]) for name, at in ns.releases().items()}
+    pods = {pod["metadata"]["name"]: pod for pod in ns.all("pods")}
+    assert {name: gates(pod) for name, pod in pods.items()} == {name: [] for name in delays}
+    waited = {
+        name: released_at - created(pods[name]) for name, released_at in ns.releases().items()
+    }
     assert {name: waited[name] for name in delays if waited[name] < delays[name]} == {}
     assert release_counts(ns) == dict.fromkeys(delays, 1)
 
@@ -82,7 +84,7 @@ def test_standby_takes_over_without_duplicate_or_early_releases(
     ns: Namespace, tmp_path: Path, number: signal.Signals
 ) -> None:
     with leader_and_standby(ns, tmp_path) as (first, second):
-        delays = {f"pod-{each:02}": 4 + SPACING * each for each in range(40)}
+        delays = {f"pod-{index:02}": 4 + SPACING * index for index in range(40)}
         ns.create_pods(gated(name, delay) for name, delay in delays.items())
         ns.eventually(lambda: len(ns.releases()) >= 5)
         assert metric(second, "holdfast_leader ") == 0
@@ -90,9 +92,9 @@ def test_standby_takes_over_without_duplicate_or_early_releases(
 
         before = holder(ns)
         os.kill(first.pid, number)
-        at = time.time()
+        signalled_at = time.time()
         ns.eventually(lambda: holder(ns) != before, TAKEOVER)
-        ns.eventually(lambda: max(ns.releases().values()) > at + 4, TAKEOVER)
+        ns.eventually(lambda: max(ns.releases().values()) > signalled_at + 4, TAKEOVER)
         ns.eventually(lambda: len(ns.releases()) >= len(delays) - 10)
         if number == signal.SIGSTOP:
             os.kill(first.pid, signal.SIGCONT)
@@ -101,22 +103,22 @@ def test_standby_takes_over_without_duplicate_or_early_releases(
 
         if number == signal.SIGSTOP:
             assert metric(first, "holdfast_leader ") == 0
-        assert seconds(lease(ns)["acquireTime"]) - at <= TAKEOVER
+        assert seconds(lease(ns)["acquireTime"]) - signalled_at <= TAKEOVER
         assert lease(ns)["leaseTransitions"] == 1
         assert_released_once_and_never_early(ns, delays)
 
 
 def test_clean_shutdown_hands_over_immediately(ns: Namespace, tmp_path: Path) -> None:
     with leader_and_standby(ns, tmp_path) as (first, second):
-        delays = {f"pod-{each:02}": 2 + 0.2 * each for each in range(30)}
+        delays = {f"pod-{index:02}": 2 + 0.2 * index for index in range(30)}
         ns.create_pods(gated(name, delay) for name, delay in delays.items())
         ns.eventually(lambda: len(ns.releases()) >= 5)
         before = holder(ns)
-        at = time.time()
+        stopped_at = time.time()
         assert first.stop() == 0
         ns.eventually(lambda: holder(ns) not in {"", before})
         # the standby did not wait for the Lease to expire
-        assert seconds(lease(ns)["acquireTime"]) - at < LEASE_SECONDS / 2
+        assert seconds(lease(ns)["acquireTime"]) - stopped_at < LEASE_SECONDS / 2
         ns.eventually(lambda: len(ns.releases()) == len(delays))
         assert metric(second, "holdfast_leader_transitions_total") == 1
         assert_released_once_and_never_early(ns, delays)

@@ -15,8 +15,8 @@ ANNOTATION = "pods.holdfast.dev/review"
 
 def lines(log: Path) -> list[dict[str, Any]]:
     """Return the JSON lines; the startup messages are not JSON."""
-    found = log.read_text().splitlines()
-    return [json.loads(line) for line in found if not line.startswith("holdfast: ")]
+    all_lines = log.read_text().splitlines()
+    return [json.loads(line) for line in all_lines if not line.startswith("holdfast: ")]
 
 
 def with_token(ns: Namespace, path: Path) -> str:
@@ -25,8 +25,8 @@ def with_token(ns: Namespace, path: Path) -> str:
     ns.kubectl("create", "clusterrolebinding", "all", "--clusterrole=cluster-admin", account)
     token = ns.kubectl("create", "token", "default").strip()
     config = yaml.safe_load(ns.plane.kubeconfig.read_text())
-    for each in config["users"]:
-        each["user"] = {"token": token}
+    for user in config["users"]:
+        user["user"] = {"token": token}
     path.write_text(yaml.safe_dump(config))
     return token
 
@@ -40,9 +40,9 @@ def test_decisions_are_logged_and_audited_without_secrets(plain_ns: Namespace, l
         ns.refusal(pod("refused", {"delay": "so\non\x1b[31m" + "x" * 500}))
         ns.eventually(lambda: not gates(ns.get("pod", "held")))
     records = lines(log)
-    (admitted,) = [one for one in records if one.get("outcome") == "patched"]
-    (refused,) = [one for one in records if one.get("outcome") == "refused"]
-    (released,) = [one for one in records if one["message"].startswith("released ")]
+    (admitted,) = [record for record in records if record.get("outcome") == "patched"]
+    (refused,) = [record for record in records if record.get("outcome") == "refused"]
+    (released,) = [record for record in records if record["message"].startswith("released ")]
     assert (admitted["level"], admitted["name"], admitted["review"]) == ("debug", "held", "mutate")
     assert (refused["level"], refused["name"], refused["namespace"]) == (
         "info",
@@ -54,14 +54,14 @@ def test_decisions_are_logged_and_audited_without_secrets(plain_ns: Namespace, l
     assert (released["level"], released["name"]) == ("info", "held")
     assert 0 <= released["lateness"] < 60
 
-    audited = {
+    codes = {
         event["annotations"][ANNOTATION]: event["responseStatus"]["code"]
         for event in ns.eventually(
-            lambda: [one for one in ns.audit() if ANNOTATION in one.get("annotations", {})]
+            lambda: [entry for entry in ns.audit() if ANNOTATION in entry.get("annotations", {})]
         )
     }
-    assert audited[admitted["uid"]] == 201
-    assert audited[refused["uid"]] == 422
+    assert codes[admitted["uid"]] == 201
+    assert codes[refused["uid"]] == 422
 
     text = log.read_text()
     assert token not in text

@@ -28,8 +28,8 @@ def slow_cluster() -> Iterator[ControlPlane]:
 
     It fits the pods of all tests: a node takes 110.
     """
-    with ControlPlane(nodes=8, audit=True, stages=[SLOW_PODS]) as running:
-        yield running
+    with ControlPlane(nodes=8, audit=True, stages=[SLOW_PODS]) as plane:
+        yield plane
 
 
 @pytest.fixture
@@ -38,8 +38,8 @@ def ns(
 ) -> Iterator[Namespace]:
     """A namespace in it, with Holdfast."""
     name = f"pace-{abs(hash(request.node.name)) % 10**6}"
-    with TwoProcesses(slow_cluster, tmp_path) as apart:
-        yield Namespace.create_new(slow_cluster, name, apart.controller)
+    with TwoProcesses(slow_cluster, tmp_path) as processes:
+        yield Namespace.create_new(slow_cluster, name, processes.controller)
 
 
 def deployment(name: str, replicas: int, pace: str) -> dict[str, object]:
@@ -61,19 +61,21 @@ def deployment(name: str, replicas: int, pace: str) -> dict[str, object]:
 
 def ready(ns: Namespace) -> dict[str, float]:
     """Return when the API server received the status that made each pod ready."""
-    found: dict[str, float] = {}
+    ready_times: dict[str, float] = {}
     for event in ns.audit():
         reference = event["objectRef"]
         if reference.get("subresource") == "status" and event["userAgent"].startswith("kwok"):
-            name, at = reference["name"], seconds(event["requestReceivedTimestamp"])
-            found[name] = min(at, found.get(name, at))
-    return found
+            name, received = reference["name"], seconds(event["requestReceivedTimestamp"])
+            ready_times[name] = min(received, ready_times.get(name, received))
+    return ready_times
 
 
 def most_starting(ns: Namespace) -> int:
     """Return the maximum number of pods that were released but not yet ready."""
-    since, until = ns.releases(), ready(ns)
-    changes = [(at, 1) for at in since.values()] + [(until[name], -1) for name in since]
+    released, became_ready = ns.releases(), ready(ns)
+    changes = [(moment, 1) for moment in released.values()] + [
+        (became_ready[name], -1) for name in released
+    ]
     most = count = 0
     for _, change in sorted(changes):
         count += change
@@ -82,8 +84,8 @@ def most_starting(ns: Namespace) -> int:
 
 
 def all_ready(ns: Namespace, replicas: int) -> bool:
-    found = ns.get("deployment", "web")
-    return bool(found["status"].get("readyReplicas", 0) == replicas)
+    manifest = ns.get("deployment", "web")
+    return bool(manifest["status"].get("readyReplicas", 0) == replicas)
 
 
 def test_pace_limits_concurrent_pod_starts(ns: Namespace) -> None:
@@ -93,7 +95,7 @@ def test_pace_limits_concurrent_pod_starts(ns: Namespace) -> None:
     assert most_starting(ns) == 4
     # The benchmark's `pace_utilisation` measures it on a quiet machine.
     assert utilisation(ns.releases(), ready(ns), slots=4) > 0.8
-    assert not any(gates(each) for each in ns.all("pods"))
+    assert not any(gates(manifest) for manifest in ns.all("pods"))
 
 
 @pytest.mark.parametrize("replicas", [8, pytest.param(120, marks=pytest.mark.slow)])
@@ -115,9 +117,9 @@ def test_pace_is_kept_while_leaders_are_killed_repeatedly(
 ) -> None:
     kubeconfig = controller_kubeconfig(slow_cluster, tmp_path / "kubeconfig")
     with ExitStack() as stack:
-        apart = stack.enter_context(TwoProcesses(slow_cluster, tmp_path))
-        apart.kill("controller")
-        ns = Namespace.create_new(slow_cluster, "pace-killed", apart.controller)
+        processes = stack.enter_context(TwoProcesses(slow_cluster, tmp_path))
+        processes.kill("controller")
+        ns = Namespace.create_new(slow_cluster, "pace-killed", processes.controller)
         candidates = [
             stack.enter_context(candidate(kubeconfig, tmp_path / f"{number}.log"))
             for number in range(2)
@@ -126,7 +128,9 @@ def test_pace_is_kept_while_leaders_are_killed_repeatedly(
         kills = 0
         while not all_ready(ns, 200):
             time.sleep(30)
-            leader = next((one for one in candidates if metric(one, "holdfast_leader ")), None)
+            leader = next(
+                (process for process in candidates if metric(process, "holdfast_leader ")), None
+            )
             if leader is not None:
                 leader.kill()
                 leader.start()

@@ -24,8 +24,8 @@ def environment(ns: Namespace, folder: Path) -> Mapping[str, str]:
     config["contexts"][0]["context"]["namespace"] = ns.namespace
     path = folder / "kubeconfig"
     path.write_text(yaml.safe_dump(config))
-    found = f"{ns.plane.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
-    return {**os.environ, "KUBECONFIG": str(path), "PATH": found}
+    search_path = f"{ns.plane.bin}:{Path(sys.executable).parent}:{os.environ['PATH']}"
+    return {**os.environ, "KUBECONFIG": str(path), "PATH": search_path}
 
 
 @pytest.mark.parametrize("page", RUN)
@@ -35,10 +35,10 @@ def test_documented_session_runs(ns: Namespace, tmp_path: Path, page: str) -> No
         (tmp_path / folder).symlink_to(ROOT / folder)
 
     def names() -> list[str]:
-        return [one["metadata"]["name"] for one in ns.all("pods")]
+        return [manifest["metadata"]["name"] for manifest in ns.all("pods")]
 
-    replaced = {ns.namespace: "default", "holdfast-admin": "jane"}
-    session = Session(tmp_path, environment(ns, tmp_path), names, replaced)
+    replacements = {ns.namespace: "default", "holdfast-admin": "jane"}
+    session = Session(tmp_path, environment(ns, tmp_path), names, replacements)
     session.write(text)
     for step in transcript.steps(text):
         if not pages.elsewhere(page, step):
@@ -62,17 +62,17 @@ def test_documented_manual_cleanup_works(
     ns.definitions_established()
     vm = {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachine", "metadata": {"name": "db"}}
     vm["metadata"]["annotations"] = {"holdfast.dev/sticky-node": "node-2"}  # type: ignore[index]
-    other = {**vm, "metadata": {"name": "free"}}
-    ns.apply(vm, other)
+    other_vm = {**vm, "metadata": {"name": "free"}}
+    ns.apply(vm, other_vm)
     script("sticky-vms.md", "kubectl get vm -A", ns, tmp_path)
     annotations = ns.get("virtualmachine", "db")["metadata"]["annotations"]
     assert annotations["example.com/sticky-node"] == "node-2"
     assert "example.com" not in str(ns.get("virtualmachine", "free")["metadata"])
 
     for name, before in (("last", ["example.com/x", KEPT]), ("first", [KEPT])):
-        kept = pod(name)
-        kept["metadata"]["finalizers"] = before
-        ns.apply(kept)
+        manifest = pod(name)
+        manifest["metadata"]["finalizers"] = before
+        ns.apply(manifest)
     assert script("install.md", "kubectl get pods -A -o custom", ns, tmp_path).count(KEPT) == 2
     script("sticky-vms.md", "kubectl get pods -A -o go-template", ns, tmp_path)
     assert ns.get("pod", "last")["metadata"]["finalizers"] == ["example.com/x"]
@@ -83,10 +83,10 @@ def test_documented_command_unblocks_namespace_deletion(
     plain_ns: Namespace, tmp_path: Path
 ) -> None:
     ns = Namespace.create_new(plain_ns.plane, "ended")
-    for where in (ns, plain_ns):
-        kept = pod("kept")
-        kept["metadata"]["finalizers"] = [KEPT]
-        where.apply(kept)
+    for namespace in (ns, plain_ns):
+        manifest = pod("kept")
+        manifest["metadata"]["finalizers"] = [KEPT]
+        namespace.apply(manifest)
     ns.eventually(lambda: ns.get("pod", "kept")["spec"].get("nodeName"))
     ns.plane.kubectl("delete", "namespace", ns.namespace, "--wait=false")
     ns.eventually(lambda: ns.get("pod", "kept")["metadata"].get("deletionTimestamp"))

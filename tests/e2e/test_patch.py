@@ -27,26 +27,28 @@ def generated(source: random.Random, number: int) -> Object:
     }
     requested = source.choice(["delay", "holdfast.dev/delay", "holdfast.dev/jitter"])
     annotations |= {requested: source.choice(["15", "1h30m", "+7", "2.5s"])}
-    own = [{"name": f"example.com/{label_text(source, 5)}"} for _ in range(source.randint(0, 3))]
-    own += [{"name": GATE}] * (source.random() < 0.2)
-    source.shuffle(own)
-    made = pod(f"made-{number}", annotations)
-    if own:
-        made["spec"]["schedulingGates"] = own
-    return made
+    scheduling_gates = [
+        {"name": f"example.com/{label_text(source, 5)}"} for _ in range(source.randint(0, 3))
+    ]
+    scheduling_gates += [{"name": GATE}] * (source.random() < 0.2)
+    source.shuffle(scheduling_gates)
+    manifest = pod(f"made-{number}", annotations)
+    if scheduling_gates:
+        manifest["spec"]["schedulingGates"] = scheduling_gates
+    return manifest
 
 
 def test_generated_pods_are_patched_as_intended(ns: Namespace) -> None:
     source = random.Random(SEED)
     manifests = [generated(source, number) for number in range(PODS)]
-    plain = [pod(f"plain-{number}") for number in range(5)]
+    plain_pods = [pod(f"plain-{number}") for number in range(5)]
     for before, after in zip(manifests, ns.create_pods(manifests, dry_run=True), strict=True):
-        own = gates(before)
-        assert gates(after) == own + [GATE] * (GATE not in own), SEED
-        kept = after["metadata"]["annotations"]
-        assert kept.pop("holdfast.dev/profile") == "*", SEED
-        hint = kept.pop("holdfast.dev/held")
-        assert kept == before["metadata"]["annotations"], SEED
-        assert hint.partition("=")[0] in {*kept, "jitter"}, SEED
-    for after in ns.create_pods(plain, dry_run=True):
+        own_gates = gates(before)
+        assert gates(after) == own_gates + [GATE] * (GATE not in own_gates), SEED
+        annotations = after["metadata"]["annotations"]
+        assert annotations.pop("holdfast.dev/profile") == "*", SEED
+        hint = annotations.pop("holdfast.dev/held")
+        assert annotations == before["metadata"]["annotations"], SEED
+        assert hint.partition("=")[0] in {*annotations, "jitter"}, SEED
+    for after in ns.create_pods(plain_pods, dry_run=True):
         assert gates(after) == []

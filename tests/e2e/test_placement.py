@@ -57,8 +57,8 @@ def plane() -> Iterator[ControlPlane]:
         node_labels=lambda index: LABELS[index],
         scheduler_profiles=("default-scheduler", "spacecloud"),
         audit=True,
-    ) as running:
-        yield running
+    ) as cluster:
+        yield cluster
 
 
 @pytest.fixture
@@ -94,7 +94,7 @@ def placing(*rules: Object, scheduler: str = "*") -> Object:
 
 def deployment(kind: str = "space", **spec: Any) -> Object:
     labels = {"app": "orbit"}
-    main = {"name": "main", "image": "busybox"}
+    container = {"name": "main", "image": "busybox"}
     return {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -104,7 +104,7 @@ def deployment(kind: str = "space", **spec: Any) -> Object:
             "selector": {"matchLabels": labels},
             "template": {
                 "metadata": {"labels": labels, "annotations": {"type": kind}},
-                "spec": {"schedulerName": "spacecloud", "containers": [main], **spec},
+                "spec": {"schedulerName": "spacecloud", "containers": [container], **spec},
             },
         },
     }
@@ -114,18 +114,18 @@ def bound_nodes(ns: Namespace) -> set[str]:
     """Wait until the Deployment's pods are bound, and return their nodes."""
 
     def bound() -> list[str]:
-        found = [one["spec"].get("nodeName", "") for one in ns.all("pods", "app=orbit")]
-        return found if len(found) == REPLICAS and all(found) else []
+        nodes = [manifest["spec"].get("nodeName", "") for manifest in ns.all("pods", "app=orbit")]
+        return nodes if len(nodes) == REPLICAS and all(nodes) else []
 
     return set(ns.eventually(bound))
 
 
 def schedulers(ns: Namespace) -> set[str]:
-    return {one["spec"]["schedulerName"] for one in ns.all("pods", "app=orbit")}
+    return {manifest["spec"]["schedulerName"] for manifest in ns.all("pods", "app=orbit")}
 
 
-def required_terms(seen: Object) -> list[Any]:
-    affinity = seen["spec"].get("affinity", {}).get("nodeAffinity", {})
+def required_terms(manifest: Object) -> list[Any]:
+    affinity = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
     return list(affinity.get(REQUIRED, {}).get("nodeSelectorTerms", ()))
 
 
@@ -148,32 +148,41 @@ def test_space_pods_run_at_the_edge_with_their_scheduler_profile(
     assert bound_nodes(ns) == EDGE_NODES
     assert schedulers(ns) == {"spacecloud"}
 
-    other = namespace(plane, ns.holdfast)
-    other.apply(deployment(kind="ground"))
-    assert bound_nodes(other) - EDGE_NODES
+    other_ns = namespace(plane, ns.holdfast)
+    other_ns.apply(deployment(kind="ground"))
+    assert bound_nodes(other_ns) - EDGE_NODES
 
 
 def test_space_pods_run_at_the_edge_with_the_default_scheduler(
     plane: ControlPlane, serve: Serve
 ) -> None:
-    mapped = {**SPACE, "schedulerName": "default-scheduler"}
-    ns = serve(plane, placing(mapped, scheduler="spacecloud"))
+    rule = {**SPACE, "schedulerName": "default-scheduler"}
+    ns = serve(plane, placing(rule, scheduler="spacecloud"))
     ns.apply(deployment())
 
     assert bound_nodes(ns) == EDGE_NODES
     assert schedulers(ns) == {"default-scheduler"}
-    profiles = {one["metadata"]["annotations"]["holdfast.dev/profile"] for one in ns.all("pods")}
+    profiles = {
+        manifest["metadata"]["annotations"]["holdfast.dev/profile"] for manifest in ns.all("pods")
+    }
     assert profiles == {"spacecloud"}
 
 
 def test_rule_replaces_the_default_toleration(plane: ControlPlane, serve: Serve) -> None:
     taint = {"key": "node.kubernetes.io/unreachable", "operator": "Exists", "effect": "NoExecute"}
-    wanted, own = {**taint, "tolerationSeconds": 3600}, {**taint, "tolerationSeconds": 6}
-    ns = serve(plane, placing({**SPACE, "tolerations": [wanted]}))
+    rule_toleration, pod_toleration = (
+        {**taint, "tolerationSeconds": 3600},
+        {**taint, "tolerationSeconds": 6},
+    )
+    ns = serve(plane, placing({**SPACE, "tolerations": [rule_toleration]}))
     (stored,) = ns.apply(pod("far", {"type": "space"}))
-    tolerated = [one for one in stored["spec"]["tolerations"] if one["key"] == taint["key"]]
-    assert tolerated == [wanted]
-    message = ns.warnings(pod("own", {"type": "space"}, tolerations=[own]))
+    tolerations = [
+        toleration
+        for toleration in stored["spec"]["tolerations"]
+        if toleration["key"] == taint["key"]
+    ]
+    assert tolerations == [rule_toleration]
+    message = ns.warnings(pod("own", {"type": "space"}, tolerations=[pod_toleration]))
     assert "lasts 6 s and comes first: it counts instead of the rule's (3600 s)" in message
 
 
@@ -181,25 +190,25 @@ def test_rule_replaces_the_default_toleration(plane: ControlPlane, serve: Serve)
 
 
 def test_contradictions_are_reported_at_apply(plane: ControlPlane, serve: Serve) -> None:
-    strict = {
+    strict_rule = {
         **SPACE,
         "name": "strict",
         "when": {"label": "tier", "in": ["space"]},
         "onConflict": "reject",
     }
-    ns = serve(plane, placing(SPACE, strict))
-    core: Object = {"nodeSelector": {ROLE: "core"}}
+    ns = serve(plane, placing(SPACE, strict_rule))
+    spec: Object = {"nodeSelector": {ROLE: "core"}}
     message = f'rule space: "{ROLE} In [edge]" contradicts nodeSelector "{ROLE} In [core]"'
 
-    assert f"Warning: holdfast: {message}" in ns.warnings(pod("odd", {"type": "space"}, **core))
-    assert f"Warning: holdfast: {message}" in ns.warnings(deployment(**core))
-    refused = pod("refused", **core)
-    refused["metadata"]["labels"] = {"tier": "space"}
-    assert message.replace("space", "strict", 1) in ns.refusal(refused)
+    assert f"Warning: holdfast: {message}" in ns.warnings(pod("odd", {"type": "space"}, **spec))
+    assert f"Warning: holdfast: {message}" in ns.warnings(deployment(**spec))
+    manifest = pod("refused", **spec)
+    manifest["metadata"]["labels"] = {"tier": "space"}
+    assert message.replace("space", "strict", 1) in ns.refusal(manifest)
 
-    odd = ns.get("pod", "odd")
-    assert odd["spec"]["nodeSelector"] == {ROLE: "core"}
-    assert required_terms(odd) == [{"matchExpressions": [EDGE]}]
+    stored = ns.get("pod", "odd")
+    assert stored["spec"]["nodeSelector"] == {ROLE: "core"}
+    assert required_terms(stored) == [{"matchExpressions": [EDGE]}]
 
 
 def test_updates_of_other_fields_are_not_reviewed(plane: ControlPlane, serve: Serve) -> None:
@@ -217,16 +226,18 @@ def test_updates_of_other_fields_are_not_reviewed(plane: ControlPlane, serve: Se
 
 def test_placement_does_not_apply_to_daemonset_pods(plane: ControlPlane, serve: Serve) -> None:
     ns = serve(plane, placing(SPACE))
-    daemon = deployment()
-    daemon["kind"] = "DaemonSet"
-    del daemon["spec"]["replicas"]
-    del daemon["spec"]["template"]["spec"]["schedulerName"]
+    daemon_set = deployment()
+    daemon_set["kind"] = "DaemonSet"
+    del daemon_set["spec"]["replicas"]
+    del daemon_set["spec"]["template"]["spec"]["schedulerName"]
 
-    assert "holdfast: the pods will not be placed: the DaemonSet controller" in ns.warnings(daemon)
+    assert "holdfast: the pods will not be placed: the DaemonSet controller" in ns.warnings(
+        daemon_set
+    )
 
     def everywhere() -> bool:
-        found = {one["spec"].get("nodeName") for one in ns.all("pods", "app=orbit")}
-        return found == {f"node-{index}" for index in LABELS}
+        nodes = {manifest["spec"].get("nodeName") for manifest in ns.all("pods", "app=orbit")}
+        return nodes == {f"node-{index}" for index in LABELS}
 
     ns.eventually(everywhere)
 
@@ -237,34 +248,36 @@ def test_placement_does_not_apply_to_daemonset_pods(plane: ControlPlane, serve: 
 def test_rule_resolved_at_release_is_applied_with_the_release(
     plane: ControlPlane, serve: Serve
 ) -> None:
-    late = {**SPACE, "resolveAtRelease": True, "nodeSelector": {"zone": "b"}}
-    ns = serve(plane, placing(late))
-    own = {"key": "zone", "operator": "Exists"}
-    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [own]}]}}}
-    (made,) = ns.apply(pod("late", {"type": "space", "delay": "3"}, affinity=affinity))
-    (now,) = ns.apply(pod("now", {"type": "space"}, affinity=affinity))
+    rule = {**SPACE, "resolveAtRelease": True, "nodeSelector": {"zone": "b"}}
+    ns = serve(plane, placing(rule))
+    zone_exists = {"key": "zone", "operator": "Exists"}
+    affinity = {
+        "nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [{"matchExpressions": [zone_exists]}]}}
+    }
+    (held_pod,) = ns.apply(pod("late", {"type": "space", "delay": "3"}, affinity=affinity))
+    (unheld_pod,) = ns.apply(pod("now", {"type": "space"}, affinity=affinity))
 
-    assert gates(made) == ["holdfast.dev/delay"]
-    assert required_terms(made) == [{"matchExpressions": [own]}]
-    assert "nodeSelector" not in made["spec"]
-    assert required_terms(now) == [{"matchExpressions": [own, EDGE]}]
+    assert gates(held_pod) == ["holdfast.dev/delay"]
+    assert required_terms(held_pod) == [{"matchExpressions": [zone_exists]}]
+    assert "nodeSelector" not in held_pod["spec"]
+    assert required_terms(unheld_pod) == [{"matchExpressions": [zone_exists, EDGE]}]
 
     ns.eventually(lambda: ns.get("pod", "late")["spec"].get("nodeName"))
     for name in ("late", "now"):
-        seen = ns.eventually(
+        bound = ns.eventually(
             lambda name=name: bound_pod(ns, name)  # type: ignore[misc]
         )
-        assert seen["spec"]["nodeName"] == "node-3"
-        assert required_terms(seen) == [{"matchExpressions": [own, EDGE]}]
-        assert seen["spec"]["nodeSelector"] == {"zone": "b"}
-    measured = 'extension_point="release",plugin="placement",profile="*",status="Success"} 1.0'
-    series = f"holdfast_plugin_execution_duration_seconds_count{{{measured}"
+        assert bound["spec"]["nodeName"] == "node-3"
+        assert required_terms(bound) == [{"matchExpressions": [zone_exists, EDGE]}]
+        assert bound["spec"]["nodeSelector"] == {"zone": "b"}
+    labels = 'extension_point="release",plugin="placement",profile="*",status="Success"} 1.0'
+    series = f"holdfast_plugin_execution_duration_seconds_count{{{labels}"
     assert [line for line in ns.controller_metrics() if line == series]
 
 
 def bound_pod(ns: Namespace, name: str) -> Object:
-    seen = ns.get("pod", name)
-    return seen if seen["spec"].get("nodeName") else {}
+    manifest = ns.get("pod", name)
+    return manifest if manifest["spec"].get("nodeName") else {}
 
 
 # --- generated pods and rules, by the real scheduler -------------------------------------------
@@ -273,53 +286,63 @@ def bound_pod(ns: Namespace, name: str) -> Object:
 def requirement(source: random.Random) -> Object:
     key = source.choice([ROLE, "zone", "size"])
     operator = source.choice(["In", "In", "NotIn", "Exists", "DoesNotExist", "Gt", "Lt"])
-    written: Object = {"key": key, "operator": operator}
+    expression: Object = {"key": key, "operator": operator}
     if operator in {"In", "NotIn"}:
-        written["values"] = source.sample(["edge", "core", "a", "b", "c", "4", "05"], 4)
+        expression["values"] = source.sample(["edge", "core", "a", "b", "c", "4", "05"], 4)
     elif operator in {"Gt", "Lt"}:
-        written |= {"key": "size", "values": [source.choice(["3", "4", "5", "11"])]}
-    return written
+        expression |= {"key": "size", "values": [source.choice(["3", "4", "5", "11"])]}
+    return expression
 
 
 def possible_requirements(source: random.Random) -> list[Object]:
     while True:
-        found = [requirement(source) for _ in range(source.randint(1, 2))]
-        read = [
-            Requirement(one["key"], one["operator"], tuple(one.get("values", ()))) for one in found
+        expressions = [requirement(source) for _ in range(source.randint(1, 2))]
+        requirements = [
+            Requirement(
+                expression["key"], expression["operator"], tuple(expression.get("values", ()))
+            )
+            for expression in expressions
         ]
-        if not impossible(read):
-            return found
+        if not impossible(requirements):
+            return expressions
 
 
 def term(source: random.Random) -> Object:
-    made: Object = {}
+    selector_term: Object = {}
     if source.random() < 0.8:
-        made["matchExpressions"] = [requirement(source) for _ in range(source.randint(0, 2))]
+        selector_term["matchExpressions"] = [
+            requirement(source) for _ in range(source.randint(0, 2))
+        ]
     if source.random() < 0.2:
         name = source.choice(["node-1", "node-4"])
         operator = source.choice(["In", "NotIn"])
-        made["matchFields"] = [{"key": "metadata.name", "operator": operator, "values": [name]}]
-    return made
+        selector_term["matchFields"] = [
+            {"key": "metadata.name", "operator": operator, "values": [name]}
+        ]
+    return selector_term
 
 
 def generated(source: random.Random, case: int) -> Object:
-    made = pod(f"case-{case}", {"rule": f"r{case}"})
-    made["metadata"]["labels"] = {"case": str(case)}
+    manifest = pod(f"case-{case}", {"rule": f"r{case}"})
+    manifest["metadata"]["labels"] = {"case": str(case)}
     if source.random() < 0.2:
-        made["spec"]["nodeSelector"] = {"zone": source.choice("ab")}
+        manifest["spec"]["nodeSelector"] = {"zone": source.choice("ab")}
     if source.random() < 0.7:
         terms = [term(source) for _ in range(source.randint(1, 3))]
-        made["spec"]["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
-    return made
+        manifest["spec"]["affinity"] = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": terms}}}
+    return manifest
 
 
 def copies(manifest: Object, case: int) -> list[Object]:
     """Make one copy per node, with anti-affinity, so that they use every permitted node."""
-    apart = {
+    anti_affinity = {
         "topologyKey": "kubernetes.io/hostname",
         "labelSelector": {"matchLabels": {"case": str(case)}},
     }
-    affinity = {**manifest["spec"].get("affinity", {}), "podAntiAffinity": {REQUIRED: [apart]}}
+    affinity = {
+        **manifest["spec"].get("affinity", {}),
+        "podAntiAffinity": {REQUIRED: [anti_affinity]},
+    }
     spec = {**manifest["spec"], "affinity": affinity}
     name = manifest["metadata"]["name"]
     return [
@@ -328,11 +351,12 @@ def copies(manifest: Object, case: int) -> list[Object]:
     ]
 
 
-def is_bound_or_unschedulable(seen: Object) -> bool:
+def is_bound_or_unschedulable(manifest: Object) -> bool:
     """Return whether the scheduler has bound a pod, or found no node for it."""
-    conditions = seen["status"].get("conditions", ())
-    return bool(seen["spec"].get("nodeName")) or any(
-        one["type"] == "PodScheduled" and one.get("reason") == "Unschedulable" for one in conditions
+    conditions = manifest["status"].get("conditions", ())
+    return bool(manifest["spec"].get("nodeName")) or any(
+        condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
+        for condition in conditions
     )
 
 
@@ -350,28 +374,30 @@ def test_generated_pods_run_where_pod_and_rule_allow(plane: ControlPlane, serve:
     ]
     ns = serve(plane, placing(*rules))
     nodes = ns.all("nodes")
-    ns.create_pods([one for case, made in enumerate(manifests) for one in copies(made, case)])
+    ns.create_pods(
+        [copy for case, manifest in enumerate(manifests) for copy in copies(manifest, case)]
+    )
 
     def settled() -> list[Object]:
-        seen = ns.all("pods", "case")
-        return seen if all(map(is_bound_or_unschedulable, seen)) else []
+        current = ns.all("pods", "case")
+        return current if all(map(is_bound_or_unschedulable, current)) else []
 
-    seen = ns.eventually(settled)
-    assert len(seen) == CASES * len(LABELS)
+    pods = ns.eventually(settled)
+    assert len(pods) == CASES * len(LABELS)
     outcomes = set()
-    for case, made in enumerate(manifests):
+    for case, manifest in enumerate(manifests):
         expected = {
             node["metadata"]["name"]
             for node in nodes
-            if admits(made, node)
-            and all(meets(node["metadata"]["labels"], one) for one in requires[case])
+            if admits(manifest, node)
+            and all(meets(node["metadata"]["labels"], expression) for expression in requires[case])
         }
-        taken = {
-            one["spec"].get("nodeName")
-            for one in seen
-            if one["metadata"]["labels"]["case"] == str(case)
+        used_nodes = {
+            stored["spec"].get("nodeName")
+            for stored in pods
+            if stored["metadata"]["labels"]["case"] == str(case)
         } - {None}
-        assert taken == expected, (SEED, case, made, requires[case])
+        assert used_nodes == expected, (SEED, case, manifest, requires[case])
         outcomes.add(len(expected))
     assert len(outcomes) >= 4, "the cases are too similar to be meaningful"
 
@@ -399,7 +425,7 @@ def whens(namespaces: list[str]) -> list[Object]:
 
 def marked(source: random.Random) -> Object:
     """Make the metadata and spec of a pod, or of a template."""
-    made = pod("x")
+    manifest = pod("x")
     metadata: Object = {"labels": {"app": "x"}}
     for field, values in (("annotations", ["x", "it's", "y"]), ("labels", ["x", "y"])):
         if source.random() < 0.6:
@@ -408,19 +434,19 @@ def marked(source: random.Random) -> Object:
     if source.random() < 0.2:
         metadata.setdefault("annotations", {})["delay"] = source.choice(["0", "5"])
     if source.random() < 0.3:
-        made["spec"]["nodeSelector"] = {"zone": source.choice("ab")}
-    return {"metadata": metadata, "spec": made["spec"]}
+        manifest["spec"]["nodeSelector"] = {"zone": source.choice("ab")}
+    return {"metadata": metadata, "spec": manifest["spec"]}
 
 
 def deployed(template: Object) -> Object:
-    whole = deployment()
-    whole["spec"] |= {
+    manifest = deployment()
+    manifest["spec"] |= {
         "replicas": 0,
         "paused": True,  # otherwise its controller creates a ReplicaSet, which is reviewed too
         "selector": {"matchLabels": {"app": "x"}},
         "template": template,
     }
-    return whole
+    return manifest
 
 
 @pytest.mark.parametrize(
@@ -434,7 +460,7 @@ def test_conditions_and_placement_agree_on_pods_and_templates(
     plane: ControlPlane, serve: Serve, more: int
 ) -> None:
     upcoming = f"placement-{next(_numbers) + 1}"
-    others = [{"annotation": f"example.com/key-{at}", "equals": "x"} for at in range(more)]
+    others = [{"annotation": f"example.com/key-{index}", "equals": "x"} for index in range(more)]
     rules = [
         {"name": f"r{number}", "when": when, "prefer": [{"weight": 1, "require": [EDGE]}]}
         for number, when in enumerate([*whens([upcoming, "other"]), *others])
@@ -443,25 +469,27 @@ def test_conditions_and_placement_agree_on_pods_and_templates(
     assert ns.namespace == upcoming
     placement = Placement(msgspec.convert({"rules": rules}, PlacementArgs))
 
-    def matches(made: Object) -> bool:
-        read = Pod.of({**made, "metadata": {**made["metadata"], "namespace": ns.namespace}})
-        return placement.concerns(read) or "delay" in read.annotations
+    def matches(manifest: Object) -> bool:
+        parsed = Pod.of(
+            {**manifest, "metadata": {**manifest["metadata"], "namespace": ns.namespace}}
+        )
+        return placement.concerns(parsed) or "delay" in parsed.annotations
 
-    def delay(made: Object) -> str | None:
-        return dict(made["metadata"].get("annotations", {})).get("delay")
+    def delay(manifest: Object) -> str | None:
+        return dict(manifest["metadata"].get("annotations", {})).get("delay")
 
     def changes(old: Object, new: Object) -> bool:
-        read = Pod.of({**new, "metadata": {**new["metadata"], "namespace": ns.namespace}})
-        return (old != new and placement.concerns(read)) or delay(old) != delay(new)
+        parsed = Pod.of({**new, "metadata": {**new["metadata"], "namespace": ns.namespace}})
+        return (old != new and placement.concerns(parsed)) or delay(old) != delay(new)
 
     source = random.Random(SEED)
     outcomes = set()
-    deployments = f"/apis/apps/v1/namespaces/{ns.namespace}/deployments"
+    deployments_path = f"/apis/apps/v1/namespaces/{ns.namespace}/deployments"
     with closing(Cluster.connect(plane.kubeconfig)) as cluster:
 
-        def sent(method: str, path: str, made: Object, **query: str) -> bool:
+        def sent(method: str, path: str, manifest: Object, **query: str) -> bool:
             before = ns.reviews()
-            cluster.request(method, path, query=query, body=msgspec.json.encode(made))
+            cluster.request(method, path, query=query, body=msgspec.json.encode(manifest))
             return ns.reviews() > before
 
         for number in range(PAIRS):
@@ -470,19 +498,19 @@ def test_conditions_and_placement_agree_on_pods_and_templates(
                 second = {**second, "metadata": first["metadata"]}
             if number % 5 == 0:
                 second = first
-            single = {"apiVersion": "v1", "kind": "Pod", **first}
-            single["metadata"] = {**first["metadata"], "generateName": "x-"}
-            pods = f"/api/v1/namespaces/{ns.namespace}/pods"
-            seen = (
-                sent("POST", pods, single, dryRun="All"),
-                sent("POST", deployments, deployed(first)),
-                sent("PUT", f"{deployments}/orbit", deployed(second), dryRun="All"),
+            pod_manifest = {"apiVersion": "v1", "kind": "Pod", **first}
+            pod_manifest["metadata"] = {**first["metadata"], "generateName": "x-"}
+            pods_path = f"/api/v1/namespaces/{ns.namespace}/pods"
+            reviewed = (
+                sent("POST", pods_path, pod_manifest, dryRun="All"),
+                sent("POST", deployments_path, deployed(first)),
+                sent("PUT", f"{deployments_path}/orbit", deployed(second), dryRun="All"),
             )
-            assert seen == (matches(first), matches(first), changes(first, second)), (
+            assert reviewed == (matches(first), matches(first), changes(first, second)), (
                 SEED,
                 first,
                 second,
             )
-            cluster.request("DELETE", f"{deployments}/orbit")
-            outcomes.add(seen)
+            cluster.request("DELETE", f"{deployments_path}/orbit")
+            outcomes.add(reviewed)
     assert len(outcomes) == 4

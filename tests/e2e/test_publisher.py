@@ -24,9 +24,9 @@ KEY = "example.com/wait"
 
 @pytest.fixture
 def fresh(tmp_path: Path) -> Iterator[Installation]:
-    with installation(tmp_path) as made:
-        made.module = short_intervals.__name__
-        yield made
+    with installation(tmp_path) as installed:
+        installed.module = short_intervals.__name__
+        yield installed
 
 
 def configuration(folder: Path, name: str, key: str) -> Path:
@@ -44,31 +44,31 @@ def configuration(folder: Path, name: str, key: str) -> Path:
 
 
 def conditions(installed: Installation) -> str:
-    return json.dumps([one["matchConditions"] for one in installed.webhooks()])
+    return json.dumps([webhook["matchConditions"] for webhook in installed.webhooks()])
 
 
 def holds(installed: Installation, annotations: dict[str, str]) -> bool:
-    (made,) = installed.ns.apply(pod("delayed", annotations), dry_run=True)
-    return bool(made["spec"].get("schedulingGates"))
+    (stored,) = installed.ns.apply(pod("delayed", annotations), dry_run=True)
+    return bool(stored["spec"].get("schedulingGates"))
 
 
 def edit(installed: Installation, kind: str, *operations: Object) -> list[Object]:
     """Patch a configuration, and return its webhooks right after the patch."""
-    named = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
-    patched = json.loads(installed.kubectl(*named, "-p", json.dumps(operations)))
-    return list(patched.get("webhooks") or ())
+    arguments = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
+    response = json.loads(installed.kubectl(*arguments, "-p", json.dumps(operations)))
+    return list(response.get("webhooks") or ())
 
 
 def webhooks_of(installed: Installation) -> dict[str, list[Object]]:
     """Return the webhooks of both configurations, under "mutating" and "validating"."""
     kinds = (kind.removesuffix("webhookconfiguration") for kind in KINDS)
-    found = (one.get("webhooks") or [] for one in installed.configurations())
-    return dict(zip(kinds, found, strict=True))
+    webhook_lists = (manifest.get("webhooks") or [] for manifest in installed.configurations())
+    return dict(zip(kinds, webhook_lists, strict=True))
 
 
 def by_name(webhooks: list[Object]) -> list[Object]:
     """Sort webhooks: the API server need not keep the order in which they were written."""
-    return sorted(webhooks, key=lambda one: str((one["name"], one["clientConfig"])))
+    return sorted(webhooks, key=lambda webhook: str((webhook["name"], webhook["clientConfig"])))
 
 
 RESETS = [
@@ -98,7 +98,7 @@ def test_changed_configuration_is_restored(
 ) -> None:
     before = installed.webhooks()
     changed = edit(installed, kind, *reset)
-    assert not changed or any(one not in before for one in changed)
+    assert not changed or any(webhook not in before for webhook in changed)
     installed.ns.eventually(lambda: by_name(installed.webhooks()) == by_name(before), REPAIR)
 
 
@@ -119,34 +119,36 @@ def test_invalid_configuration_stops_new_replicas_only(
 
 @pytest.mark.xdist_group("installed")
 def test_user_additions_are_kept_without_a_write_loop(installed: Installation) -> None:
-    mine = {"name": "mine", "expression": "true"}
+    condition = {"name": "mine", "expression": "true"}
     installed.kubectl("annotate", "mutatingwebhookconfiguration", "holdfast", "team=a")
     edit(
-        installed, "mutating", {"op": "add", "path": "/webhooks/0/matchConditions/-", "value": mine}
+        installed,
+        "mutating",
+        {"op": "add", "path": "/webhooks/0/matchConditions/-", "value": condition},
     )
     version = installed.configurations()[0]["metadata"]["resourceVersion"]
     time.sleep(QUIET)
     after = installed.configurations()[0]
     assert after["metadata"]["resourceVersion"] == version
-    assert mine in after["webhooks"][0]["matchConditions"]
+    assert condition in after["webhooks"][0]["matchConditions"]
 
 
 def test_new_conditions_are_published_when_the_rollout_is_complete(
     fresh: Installation, tmp_path: Path
 ) -> None:
-    old = configuration(tmp_path, "old", "example.com/old")
-    new = configuration(tmp_path, "new", KEY)
-    fresh.replica("--config", str(old))
-    fresh.replica("--config", str(old))
-    first = fresh.controller("--config", str(old))
+    old_config = configuration(tmp_path, "old", "example.com/old")
+    new_config = configuration(tmp_path, "new", KEY)
+    fresh.replica("--config", str(old_config))
+    fresh.replica("--config", str(old_config))
+    first_controller = fresh.controller("--config", str(old_config))
     fresh.ready()
     before = conditions(fresh)
 
     fresh.apply(deployment("new", paused=True))
-    fresh.replica("--config", str(new))
-    fresh.replica("--config", str(new))
-    fresh.controller("--config", str(new))
-    first.stop()
+    fresh.replica("--config", str(new_config))
+    fresh.replica("--config", str(new_config))
+    fresh.controller("--config", str(new_config))
+    first_controller.stop()
     assert creations(fresh.ns, QUIET) == []
     assert conditions(fresh) == before  # old replicas are still running
 
@@ -190,7 +192,7 @@ def test_cert_manager_provides_the_ca_bundle(fresh: Installation) -> None:
     bundle = base64.b64encode(ca.certificate).decode()
     for kind, webhooks in webhooks_of(fresh).items():
         places = [f"/webhooks/{index}/clientConfig/caBundle" for index in range(len(webhooks))]
-        edit(fresh, kind, *({"op": "add", "path": one, "value": bundle} for one in places))
+        edit(fresh, kind, *({"op": "add", "path": path, "value": bundle} for path in places))
     fresh.ready()
     assert fresh.bundles() == {bundle}
     assert creations(fresh.ns, 3) == []
@@ -202,17 +204,17 @@ def test_leaf_and_ca_rotate_under_load_without_failures(fresh: Installation) -> 
     """Both are renewed with a third of their lifetime left: the CA twice, the leaf more often."""
     fresh.replica()
     fresh.replica()
-    short = ["--ca-lifetime", "75s", "--leaf-lifetime", "30s", "--ca-propagation", "5s"]
-    fresh.controller(*short)
+    options = ["--ca-lifetime", "75s", "--leaf-lifetime", "30s", "--ca-propagation", "5s"]
+    fresh.controller(*options)
     fresh.ready()
-    seen: dict[str, set[str]] = {"holdfast-ca": set(), "holdfast-tls": set()}
+    certificates: dict[str, set[str]] = {"holdfast-ca": set(), "holdfast-tls": set()}
     end = time.monotonic() + 320
-    wrong: list[str] = []
-    while len(seen["holdfast-ca"]) < 3 and time.monotonic() < end:
-        wrong += creations(fresh.ns, 2)
-        for name, found in seen.items():
-            found.add(fresh.secret(name)["tls.crt"])
-    wrong += creations(fresh.ns, 10)
-    assert wrong == []
-    assert len(seen["holdfast-ca"]) == 3
-    assert len(seen["holdfast-tls"]) >= 5
+    failures: list[str] = []
+    while len(certificates["holdfast-ca"]) < 3 and time.monotonic() < end:
+        failures += creations(fresh.ns, 2)
+        for name, issued in certificates.items():
+            issued.add(fresh.secret(name)["tls.crt"])
+    failures += creations(fresh.ns, 10)
+    assert failures == []
+    assert len(certificates["holdfast-ca"]) == 3
+    assert len(certificates["holdfast-tls"]) >= 5

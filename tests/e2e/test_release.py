@@ -32,23 +32,27 @@ def test_500_pods_are_released_on_time_despite_five_kills(
     downtimes: list[tuple[float, float]] = []
     with Command("dev", "--kubeconfig", str(ns.plane.kubeconfig), log=log) as holdfast:
         manifests = [pod(name, {"delay": f"{delay:.3f}s"}) for name, delay in delays.items()]
-        made = ns.create_pods(manifests)
+        stored = ns.create_pods(manifests)
         for _ in range(5):
             time.sleep(source.uniform(0.5, 3))
             died = time.time()
             holdfast.kill()
             holdfast.start()
             downtimes.append((died, time.time()))
-        ns.eventually(lambda: not [each for each in ns.all("pods") if gates(each)], 60)
+        ns.eventually(lambda: not [manifest for manifest in ns.all("pods") if gates(manifest)], 60)
 
-    due = {each["metadata"]["name"]: created(each) for each in made}
-    due = {name: at + round(delays[name], 3) for name, at in due.items()}
+    due = {manifest["metadata"]["name"]: created(manifest) for manifest in stored}
+    due = {name: created_at + round(delays[name], 3) for name, created_at in due.items()}
     # an attempt may have succeeded although its sender was killed before the response
     attempts = ns.release_attempts()
-    early = {name: attempts[name][0] - at for name, at in due.items() if attempts[name][0] < at}
+    early = {
+        name: attempts[name][0] - due_at
+        for name, due_at in due.items()
+        if attempts[name][0] < due_at
+    }
     assert early == {}
     # a process killed right after its start leaves pods to the next: only uptime counts
-    late = {name: uptime(at, attempts[name][-1], downtimes) for name, at in due.items()}
+    late = {name: uptime(due_at, attempts[name][-1], downtimes) for name, due_at in due.items()}
     assert {name: seconds for name, seconds in late.items() if seconds > SLACK} == {}
 
 
@@ -63,9 +67,9 @@ def uptime(since: float, until: float, downtimes: Iterable[tuple[float, float]])
 @pytest.mark.xdist_group("crowded")
 def test_10000_held_pods_do_not_delay_a_due_pod(crowded: Namespace, log: Path) -> None:
     with controller(crowded.plane.kubeconfig, log):
-        (made,) = crowded.apply(gated("due", 5))
+        (stored,) = crowded.apply(gated("due", 5))
         crowded.eventually(lambda: "due" in crowded.releases())
-        assert 5 <= crowded.releases()["due"] - created(made) < 5 + SLACK
+        assert 5 <= crowded.releases()["due"] - created(stored) < 5 + SLACK
         assert len(crowded.releases()) == 1
 
 
@@ -73,25 +77,25 @@ def test_wrong_or_stepped_clock_does_not_cause_early_releases(
     plain_ns: Namespace, log: Path, tmp_path: Path
 ) -> None:
     ns = plain_ns
-    ahead = tmp_path / "seconds-ahead"
+    offset_file = tmp_path / "seconds-ahead"
     for days in (400, -400):
-        ahead.write_text(str(days * 86_400))
+        offset_file.write_text(str(days * 86_400))
         name = f"pod{days}"
         command = Command(
             "controller",
             *("--kubeconfig", str(ns.plane.kubeconfig), "--health-port", "0"),
             log=log,
             module="tests.e2e.wrong_clock",
-            environment={"SECONDS_AHEAD": str(ahead)},
+            environment={"SECONDS_AHEAD": str(offset_file)},
         )
         with command:
-            (made,) = ns.apply(gated(name, 6))
+            (stored,) = ns.apply(gated(name, 6))
             for step in (3_600, -3_600, 0):
-                ahead.write_text(str(days * 86_400 + step))
+                offset_file.write_text(str(days * 86_400 + step))
                 time.sleep(1)
             assert name not in ns.releases()
             ns.eventually(lambda name=name: name in ns.releases())  # type: ignore[misc]
-            assert 6 <= ns.releases()[name] - created(made) < 6 + SLACK
+            assert 6 <= ns.releases()[name] - created(stored) < 6 + SLACK
 
 
 @pytest.fixture
@@ -142,8 +146,8 @@ def test_cluster_keeps_working_with_every_replica_down(plain_ns: Namespace, log:
     with controller(ns.plane.kubeconfig, log):
         ns.eventually(lambda: "alone" in ns.releases())
         ns.eventually(lambda: ns.get("job", "job")["status"].get("succeeded") == 1)
-        finished = ns.all("pods", "batch.kubernetes.io/job-name=job")
-        assert [each["metadata"].get("finalizers", []) for each in finished] == [[]]
+        pods = ns.all("pods", "batch.kubernetes.io/job-name=job")
+        assert [manifest["metadata"].get("finalizers", []) for manifest in pods] == [[]]
 
 
 ADMISSION = "admissionregistration.k8s.io/v1"
@@ -199,18 +203,18 @@ def test_hanging_webhook_with_policy_ignore_does_not_block_release(
     plain_ns: Namespace, log: Path
 ) -> None:
     """The API server waits for it longer than the first attempt's timeout, then continues."""
-    ns, over = plain_ns, threading.Event()
+    ns, ended = plain_ns, threading.Event()
 
-    def hang(seen: Object) -> list[Object]:
-        if seen["metadata"]["namespace"] == ns.namespace and not gates(seen):
-            over.wait(60)
+    def hang(manifest: Object) -> list[Object]:
+        if manifest["metadata"]["namespace"] == ns.namespace and not gates(manifest):
+            ended.wait(60)
         return []
 
     hanging = other_webhook(
         ns.plane, "hangs", hang, operations=("UPDATE",), failure_policy="Ignore", seconds=15
     )
     with hanging, controller(ns.plane.kubeconfig, log), ExitStack() as stack:
-        stack.callback(over.set)
+        stack.callback(ended.set)
         ns.apply(gated("late", 2))
         ns.eventually(lambda: "late" in ns.releases(), 60)
         assert "ReleaseFailed" in notes(ns, "late")
@@ -227,25 +231,29 @@ def fails(ns: Namespace, *arguments: str) -> bool:
 def notes(ns: Namespace, name: str) -> dict[str, str]:
     """Return the notes of a pod's Events, by reason."""
     events = ns.all("events.events.k8s.io")
-    return {each["reason"]: each["note"] for each in events if each["regarding"]["name"] == name}
+    return {
+        event["reason"]: event["note"] for event in events if event["regarding"]["name"] == name
+    }
 
 
 def test_pods_that_bypassed_the_webhook_are_released(plain_ns: Namespace, log: Path) -> None:
     """One of them has an annotation key that no configuration names."""
     ns = plain_ns
-    held = "holdfast.dev/held"
-    gate = {"schedulingGates": [{"name": GATE}]}
+    hint_key = "holdfast.dev/held"
+    spec = {"schedulingGates": [{"name": GATE}]}
     ns.apply(
-        pod("unreadable", {"delay": "soon", held: "delay=8s"}, **gate),
-        pod("key-has-left", {"old/delay": "8", held: "old/delay=8s"}, **gate),
-        pod("nothing-said", {}, **gate),
-        pod("lengthened", {"delay": "4"}, **gate),
+        pod("unreadable", {"delay": "soon", hint_key: "delay=8s"}, **spec),
+        pod("key-has-left", {"old/delay": "8", hint_key: "old/delay=8s"}, **spec),
+        pod("nothing-said", {}, **spec),
+        pod("lengthened", {"delay": "4"}, **spec),
     )
     ns.kubectl("annotate", "pod", "lengthened", "--overwrite", "delay=8")
-    made = {each["metadata"]["name"]: created(each) for each in ns.all("pods")}
+    created_at = {manifest["metadata"]["name"]: created(manifest) for manifest in ns.all("pods")}
     with controller(ns.plane.kubeconfig, log):
-        ns.eventually(lambda: ns.releases().keys() == made.keys())
-        waited = {name: at - made[name] for name, at in ns.releases().items()}
+        ns.eventually(lambda: ns.releases().keys() == created_at.keys())
+        waited = {
+            name: released_at - created_at[name] for name, released_at in ns.releases().items()
+        }
         del waited["nothing-said"]
         assert {name: seconds for name, seconds in waited.items() if seconds < 8} == {}
         ns.eventually(lambda: "Released" in notes(ns, "unreadable"))

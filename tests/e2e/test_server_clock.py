@@ -22,17 +22,17 @@ def test_wrong_server_clock_never_skips_a_hold(
     kubevirt: ControlPlane, ns: Namespace, tmp_path: Path
 ) -> None:
     """With a fast clock, the mutating webhook takes the due time to be in the past."""
-    until = (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
+    due_time = (datetime.now(UTC) + timedelta(minutes=30)).isoformat()
     config = "profiles: [{pluginConfig: [{name: delay, args: {onInvalid: ignore}}]}]\n"
     with TwoProcesses(kubevirt, tmp_path, config=config) as holdfast:
         holdfast.ahead.write_text("3600")
-        annotations = {"holdfast.dev/not-before": until}
+        annotations = {"holdfast.dev/not-before": due_time}
         assert "the API server created the pod at" in ns.refusal(pod("early", annotations))
 
         holdfast.ahead.write_text("0")
-        (made,) = ns.apply(pod("in-time", annotations))
-        assert gates(made) == ["holdfast.dev/delay"]
+        (stored,) = ns.apply(pod("in-time", annotations))
+        assert gates(stored) == ["holdfast.dev/delay"]
 
         holdfast.ahead.write_text("-3600")
-        (made,) = ns.apply(pod("behind", annotations))
-        assert gates(made) == ["holdfast.dev/delay"]
+        (stored,) = ns.apply(pod("behind", annotations))
+        assert gates(stored) == ["holdfast.dev/delay"]

@@ -31,8 +31,8 @@ _numbers = itertools.count(1)
 def serving(kubevirt: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Command]:
     """`holdfast dev` on the cluster with KubeVirt."""
     log = tmp_path_factory.mktemp("sticky") / "dev.log"
-    with Command("dev", "--kubeconfig", str(kubevirt.kubeconfig), log=log) as running:
-        yield running
+    with Command("dev", "--kubeconfig", str(kubevirt.kubeconfig), log=log) as process:
+        yield process
 
 
 @pytest.fixture
@@ -101,13 +101,13 @@ def launcher(ns: Namespace, annotations: Mapping[str, str] | None = None) -> Obj
 
 def is_recorded(ns: Namespace, name: str) -> bool:
     """Return whether a VM has a record: until then, the two webhooks may see different VMs."""
-    found = ns.find("vm", name)
-    return found is not None and RECORD in found["metadata"].get("annotations", {})
+    vm = ns.find("vm", name)
+    return vm is not None and RECORD in vm["metadata"].get("annotations", {})
 
 
 def annotate(ns: Namespace, **annotations: str) -> None:
-    written = [f"{key}={value}" for key, value in annotations.items()]
-    ns.kubectl("annotate", "vm", FEDORA, "--overwrite", *written)
+    arguments = [f"{key}={value}" for key, value in annotations.items()]
+    ns.kubectl("annotate", "vm", FEDORA, "--overwrite", *arguments)
 
 
 # --- placing -----------------------------------------------------------------------------------
@@ -129,34 +129,34 @@ def test_vm_starts_on_its_recorded_node(vm_ns: Namespace) -> None:
 def test_dry_run_as_kubevirt_shows_affinity_and_finalizer(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns)
     vm_ns.kubectl("annotate", "vm", FEDORA, f"{RECORD}-")
-    shown = created(vm_ns, pod)
-    assert (finalizers(shown), pins(shown)) == ([FINALIZER], [None])
+    stored = created(vm_ns, pod)
+    assert (finalizers(stored), pins(stored)) == ([FINALIZER], [None])
 
     annotate(vm_ns, **{RECORD: "node-3"})
-    shown = created(vm_ns, pod)
-    assert (finalizers(shown), pins(shown)) == ([FINALIZER], pinned_to("node-3"))
-    assert gates(shown) == []
+    stored = created(vm_ns, pod)
+    assert (finalizers(stored), pins(stored)) == ([FINALIZER], pinned_to("node-3"))
+    assert gates(stored) == []
 
 
 def test_vm_that_opts_out_is_not_changed(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns, {RECORD: "node-3", "holdfast.dev/sticky": "false"})
-    shown = created(vm_ns, pod)
-    assert (finalizers(shown), pins(shown)) == ([], [None])
+    stored = created(vm_ns, pod)
+    assert (finalizers(stored), pins(stored)) == ([], [None])
 
 
 def test_migration_target_is_neither_pinned_nor_delayed(vm_ns: Namespace) -> None:
     annotations = {"holdfast.dev/delay": "3s"}
     vm_ns.create(vms.vm(annotations={RECORD: "node-1"}, template_annotations=annotations))
-    first = vms.landed(vm_ns)
-    assert first["metadata"]["annotations"]["holdfast.dev/held"] == "holdfast.dev/delay=3s"
+    first_pod = vms.landed(vm_ns)
+    assert first_pod["metadata"]["annotations"]["holdfast.dev/held"] == "holdfast.dev/delay=3s"
     source, target = vms.migrate(vm_ns)
     assert vms.node_of(source) == "node-1" != vms.node_of(target)
     assert pins(target) == [None]
     assert "holdfast.dev/held" not in target["metadata"]["annotations"]
 
     target = pristine(target)
-    shown = created(vm_ns, target)
-    assert (finalizers(shown), pins(shown)) == ([FINALIZER], [None])
+    stored = created(vm_ns, target)
+    assert (finalizers(stored), pins(stored)) == ([FINALIZER], [None])
 
 
 # --- forgeries, and pods without a VM ----------------------------------------------------------
@@ -164,15 +164,15 @@ def test_migration_target_is_neither_pinned_nor_delayed(vm_ns: Namespace) -> Non
 
 def test_launcher_pods_of_other_creators_are_not_edited(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns, {RECORD: "node-3"})
-    other = copy.deepcopy(pod)
-    other["metadata"]["ownerReferences"][0]["uid"] = "00000000-0000-4000-8000-000000000000"
-    gone = copy.deepcopy(pod)
-    gone["metadata"]["ownerReferences"][0]["name"] = "no-such-vm"
+    other_owner = copy.deepcopy(pod)
+    other_owner["metadata"]["ownerReferences"][0]["uid"] = "00000000-0000-4000-8000-000000000000"
+    missing_owner = copy.deepcopy(pod)
+    missing_owner["metadata"]["ownerReferences"][0]["name"] = "no-such-vm"
     accounts = ["jane", "system:serviceaccount:default:default", "system:admin"]
-    for by, manifest in itertools.product(accounts, [pod, other, gone]):
-        shown = created(vm_ns, manifest, by=by)
-        assert (finalizers(shown), pins(shown)) == ([], [None])
-        assert not [key for key in shown["metadata"]["annotations"] if "holdfast" in key]
+    for user, manifest in itertools.product(accounts, [pod, other_owner, missing_owner]):
+        stored = created(vm_ns, manifest, by=user)
+        assert (finalizers(stored), pins(stored)) == ([], [None])
+        assert not [key for key in stored["metadata"]["annotations"] if "holdfast" in key]
 
 
 def test_only_holdfast_can_add_the_finalizer(vm_ns: Namespace) -> None:
@@ -182,10 +182,10 @@ def test_only_holdfast_can_add_the_finalizer(vm_ns: Namespace) -> None:
     expected = 'finalizer "holdfast.dev/sticky" is reserved for Holdfast: remove it'
     assert expected in refusal(vm_ns, forged, by="jane")
 
-    plain = copy.deepcopy(forged)
-    del plain["metadata"]["ownerReferences"]
-    for by in ("jane", ACCOUNT):
-        assert expected in refusal(vm_ns, plain, by=by)
+    ownerless = copy.deepcopy(forged)
+    del ownerless["metadata"]["ownerReferences"]
+    for user in ("jane", ACCOUNT):
+        assert expected in refusal(vm_ns, ownerless, by=user)
 
     stored = vm_ns.create({**pod, "metadata": {"name": "stored"}})
     patch = json.dumps({"metadata": {"finalizers": [FINALIZER]}})
@@ -203,9 +203,9 @@ def test_launcher_pod_with_a_nonexistent_owner_is_rejected(
     expected = f'VirtualMachineInstance %s/"{FEDORA}" with UID "%s" no longer exists'
     assert expected % (vm_ns.namespace, "another") in refusal(vm_ns, other_uid)
 
-    elsewhere = Namespace.create_new(kubevirt, f"sticky-{next(_numbers)}")
+    other_ns = Namespace.create_new(kubevirt, f"sticky-{next(_numbers)}")
     uid = pod["metadata"]["ownerReferences"][0]["uid"]
-    assert expected % (elsewhere.namespace, uid) in refusal(elsewhere, pod)
+    assert expected % (other_ns.namespace, uid) in refusal(other_ns, pod)
 
 
 def test_vmis_without_a_vm_are_not_sticky(vm_ns: Namespace) -> None:
@@ -220,9 +220,9 @@ def test_vmis_without_a_vm_are_not_sticky(vm_ns: Namespace) -> None:
     pods = vm_ns.eventually(running)
     vm_ns.eventually(lambda: is_recorded(vm_ns, "pool-0"))
     for pod in pods:
-        shown = created(vm_ns, pristine(pod))
+        stored = created(vm_ns, pristine(pod))
         of_a_vm = vms.owner(pod)["name"].startswith("pool-")
-        assert finalizers(shown) == ([FINALIZER] if of_a_vm else [])
+        assert finalizers(stored) == ([FINALIZER] if of_a_vm else [])
 
 
 def test_invalid_record_prevents_the_vm_from_starting(vm_ns: Namespace) -> None:
@@ -239,7 +239,7 @@ def test_invalid_record_prevents_the_vm_from_starting(vm_ns: Namespace) -> None:
 def annotate_without_validation(ns: Namespace, annotations: Mapping[str, str]) -> None:
     """Annotate the VM while the validating webhook is not registered."""
     name = "validatingwebhookconfiguration/holdfast-dev"
-    kept = ns.kubectl("get", name, "-o", "json")
+    text = ns.kubectl("get", name, "-o", "json")
     ns.kubectl("delete", name)
 
     def annotated() -> bool:
@@ -250,10 +250,10 @@ def annotate_without_validation(ns: Namespace, annotations: Mapping[str, str]) -
         return True
 
     ns.eventually(annotated)
-    found = json.loads(kept)
+    configuration = json.loads(text)
     for key in ("uid", "resourceVersion", "creationTimestamp", "managedFields", "generation"):
-        found["metadata"].pop(key, None)
-    ns.kubectl("create", "-f", "-", stdin=json.dumps(found))
+        configuration["metadata"].pop(key, None)
+    ns.kubectl("create", "-f", "-", stdin=json.dumps(configuration))
     manifest = vms.vm("probe", {"holdfast.dev/sticky": "maybe"})
 
     def checked() -> bool:
@@ -279,8 +279,8 @@ def test_vm_with_an_invalid_annotation_is_rejected(vm_ns: Namespace) -> None:
     assert 'spec.template.metadata: annotation delay: invalid value "soon"' in vm_ns.refusal(
         bad_delay
     )
-    right = {"holdfast.dev/sticky": "true", RECORD: "node-1"}
-    vm_ns.create(vms.vm("right", right, run_strategy="Halted"))
+    annotations = {"holdfast.dev/sticky": "true", RECORD: "node-1"}
+    vm_ns.create(vms.vm("right", annotations, run_strategy="Halted"))
     before = vm_ns.reviews()
     vm_ns.kubectl("annotate", "vm", "right", "team=a")
     vm_ns.kubectl("label", "vm", "right", "team=a")
@@ -289,14 +289,14 @@ def test_vm_with_an_invalid_annotation_is_rejected(vm_ns: Namespace) -> None:
 
 def test_record_with_another_vms_uid_is_rejected(vm_ns: Namespace) -> None:
     uid = "holdfast.dev/sticky-node-uid"
-    copied = {RECORD: "node-1", uid: "another"}
-    vm_ns.create(vms.vm("clone", copied, run_strategy="Halted"))
+    record = {RECORD: "node-1", uid: "another"}
+    vm_ns.create(vms.vm("clone", record, run_strategy="Halted"))
     change = ("annotate", "vm", "clone", "--overwrite", f"{RECORD}=node-2")
     with pytest.raises(ControlPlaneError, match=f"{uid} is another VM's"):
         vm_ns.kubectl(*change)
     vm_ns.kubectl(*change, f"{uid}-")
-    found = vm_ns.get("vm", "clone")["metadata"]["annotations"]
-    assert (found[RECORD], uid in found) == ("node-2", False)
+    annotations = vm_ns.get("vm", "clone")["metadata"]["annotations"]
+    assert (annotations[RECORD], uid in annotations) == ("node-2", False)
 
 
 # --- other webhooks ----------------------------------------------------------------------------
@@ -310,38 +310,38 @@ def create_reinvoked(ns: Namespace, pod: Object, label: str) -> Object:
     """Create the pod in dry runs until the other webhook has been called; return that pod."""
 
     def late() -> Object:
-        shown = created(ns, pod)
-        return shown if shown["metadata"]["labels"][label] == "late" else {}
+        stored = created(ns, pod)
+        return stored if stored["metadata"]["labels"][label] == "late" else {}
 
     return ns.eventually(late)
 
 
 def test_reinvocation_changes_nothing(vm_ns: Namespace) -> None:
     def touches(pod: Object) -> Sequence[Object]:
-        late = {"op": "add", "path": "/metadata/labels/touches", "value": "late"}
-        return [late] if touched(pod, "touches") else []
+        operation = {"op": "add", "path": "/metadata/labels/touches", "value": "late"}
+        return [operation] if touched(pod, "touches") else []
 
     pod = launcher(vm_ns, {RECORD: "node-2"})
     pod["metadata"]["labels"]["touches"] = "yes"
     with other_webhook(vm_ns.plane, "z-touches", touches):
-        shown = create_reinvoked(vm_ns, pod, "touches")
-    assert (finalizers(shown), pins(shown)) == ([FINALIZER], pinned_to("node-2"))
+        stored = create_reinvoked(vm_ns, pod, "touches")
+    assert (finalizers(stored), pins(stored)) == ([FINALIZER], pinned_to("node-2"))
 
 
 def test_removed_edits_are_restored_on_reinvocation(vm_ns: Namespace) -> None:
     def strips(pod: Object) -> Sequence[Object]:
-        late = [
+        operations = [
             {"op": "add", "path": "/metadata/labels/strips", "value": "late"},
             {"op": "remove", "path": "/metadata/finalizers"},
             {"op": "remove", "path": "/spec/affinity"},
         ]
-        return late if touched(pod, "strips") else []
+        return operations if touched(pod, "strips") else []
 
     pod = launcher(vm_ns, {RECORD: "node-2"})
     pod["metadata"]["labels"]["strips"] = "yes"
     with other_webhook(vm_ns.plane, "z-strips", strips):
-        shown = create_reinvoked(vm_ns, pod, "strips")
-    assert (finalizers(shown), pins(shown)) == ([FINALIZER], pinned_to("node-2"))
+        stored = create_reinvoked(vm_ns, pod, "strips")
+    assert (finalizers(stored), pins(stored)) == ([FINALIZER], pinned_to("node-2"))
 
 
 # --- a cluster without KubeVirt ----------------------------------------------------------------
@@ -352,12 +352,12 @@ def test_kubevirt_installed_later_is_detected(tmp_path_factory: pytest.TempPathF
     log = tmp_path_factory.mktemp("idle") / "dev.log"
     with (
         ControlPlane(nodes=3, audit=True) as plane,
-        Command("dev", "--kubeconfig", str(plane.kubeconfig), log=log) as running,
+        Command("dev", "--kubeconfig", str(plane.kubeconfig), log=log) as process,
     ):
-        ns = Namespace.create_new(plane, "idle", running)
-        idle = "KubeVirt is not installed; idle until it is"
-        ns.eventually(lambda: log.read_text().count(idle) == 1)
+        ns = Namespace.create_new(plane, "idle", process)
+        message = "KubeVirt is not installed; idle until it is"
+        ns.eventually(lambda: log.read_text().count(message) == 1)
         install(plane)
         ns.create(vms.vm(annotations={RECORD: "node-2"}))
         assert vms.node_of(vms.landed(ns)) == "node-2"
-        assert log.read_text().count(idle) == 1
+        assert log.read_text().count(message) == 1

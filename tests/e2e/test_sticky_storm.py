@@ -42,19 +42,22 @@ def test_vms_keep_their_nodes_under_random_restarts_and_kills(
     source = random.Random(SEED)
     names = [f"vm-{number}" for number in range(VMS)]
     with (
-        TwoProcesses(kubevirt, tmp_path) as apart,
+        TwoProcesses(kubevirt, tmp_path) as processes,
         closing(Cluster.connect(kubevirt.kubeconfig)) as cluster,
     ):
         storm = Storm(cluster, ns.namespace, names)
         with watching(storm), ThreadPoolExecutor(ACTORS + 1) as pool:
             storm.create()
-            until = time.monotonic() + SECONDS
-            work = [
-                pool.submit(storm.act, random.Random(source.random()), until) for _ in range(ACTORS)
+            deadline = time.monotonic() + SECONDS
+            futures = [
+                pool.submit(storm.act, random.Random(source.random()), deadline)
+                for _ in range(ACTORS)
             ]
-            work.append(pool.submit(storm.kill, apart, random.Random(source.random()), until))
-            for each in work:
-                each.result()
+            futures.append(
+                pool.submit(storm.kill, processes, random.Random(source.random()), deadline)
+            )
+            for future in futures:
+                future.result()
             began = time.monotonic()
             for name in names:
                 storm.run_strategy(name, "Always")
@@ -67,8 +70,8 @@ def test_vms_keep_their_nodes_under_random_restarts_and_kills(
             f"{dict(storm.kills)}; {len(storm.seen.bound)} pods bound, {returned} VMs returned; "
             f"all ran {settled:.0f} s after the last action"
         )
-        several = {name: nodes for name, nodes in storm.seen.nodes.items() if len(set(nodes)) != 1}
-        assert several == {}
+        moved = {name: nodes for name, nodes in storm.seen.nodes.items() if len(set(nodes)) != 1}
+        assert moved == {}
         records = {
             vm["metadata"]["name"]: vm["metadata"].get("annotations", {}).get(STICKY_NODE)
             for vm in ns.all("vm")

@@ -42,9 +42,9 @@ _numbers = itertools.count(1)
 @pytest.fixture(scope="session")
 def plane() -> Iterator[ControlPlane]:
     """A cluster with KubeVirt for these tests only: uninstalling affects every namespace."""
-    with ControlPlane(nodes=3, audit=True) as running:
-        install(running)
-        yield running
+    with ControlPlane(nodes=3, audit=True) as cluster:
+        install(cluster)
+        yield cluster
 
 
 @pytest.fixture
@@ -66,12 +66,12 @@ def installed(plane: ControlPlane, folder: Path, config: str = "") -> Iterator[T
         "data": {"holdfast.yaml": text},
     }
     objects = yaml.safe_dump_all([configuration, deployment(component="controller")])
-    ours = ("--namespace", NAMESPACE)
-    plane.kubectl(*ours, "apply", "-f", "-", stdin=objects)
-    plane.kubectl(*ours, "rollout", "status", "deployment/holdfast-controller", "--timeout=60s")
-    given = {"config": config, "name": "holdfast", "controller_kubeconfig": kubeconfig}
-    with TwoProcesses(plane, folder, **given) as running:  # type: ignore[arg-type]
-        yield running
+    options = ("--namespace", NAMESPACE)
+    plane.kubectl(*options, "apply", "-f", "-", stdin=objects)
+    plane.kubectl(*options, "rollout", "status", "deployment/holdfast-controller", "--timeout=60s")
+    settings = {"config": config, "name": "holdfast", "controller_kubeconfig": kubeconfig}
+    with TwoProcesses(plane, folder, **settings) as processes:  # type: ignore[arg-type]
+        yield processes
 
 
 def uninstalling(plane: ControlPlane, log: Path, *arguments: str) -> subprocess.Popen[bytes]:
@@ -83,7 +83,9 @@ def uninstalling(plane: ControlPlane, log: Path, *arguments: str) -> subprocess.
 
 
 def finalizers(pod: Object) -> list[str]:
-    return [one for one in pod["metadata"].get("finalizers", ()) if one == FINALIZER]
+    return [
+        finalizer for finalizer in pod["metadata"].get("finalizers", ()) if finalizer == FINALIZER
+    ]
 
 
 def annotated(ns: Namespace, name: str = FEDORA) -> dict[str, str]:
@@ -91,8 +93,8 @@ def annotated(ns: Namespace, name: str = FEDORA) -> dict[str, str]:
 
 
 def is_gone(plane: ControlPlane) -> bool:
-    listed = plane.kubectl("get", f"{CONFIGURATIONS},namespaces,clusterroles", "-o", "name")
-    return "holdfast" not in listed
+    names = plane.kubectl("get", f"{CONFIGURATIONS},namespaces,clusterroles", "-o", "name")
+    return "holdfast" not in names
 
 
 def test_first_node_is_recorded_before_uninstalling(
@@ -126,13 +128,15 @@ def test_uninstall_keeps_records_and_purge_removes_them(
     with installed(plane, tmp_path, CONFIGURED) as holdfast:
         machines.create(vms.vm("older", {RECORD: "node-1", CHOICE: "true"}, run_strategy="Halted"))
         machines.create(vms.vm())
-        first = vms.landed(machines)
-        machines.eventually(lambda: annotated(machines).get(CHOSEN) == vms.node_of(first))
-        machines.eventually(lambda: not finalizers(machines.get("pod", first["metadata"]["name"])))
+        first_pod = vms.landed(machines)
+        machines.eventually(lambda: annotated(machines).get(CHOSEN) == vms.node_of(first_pod))
+        machines.eventually(
+            lambda: not finalizers(machines.get("pod", first_pod["metadata"]["name"]))
+        )
         holdfast.controller.stop()
         vms.delete_run(machines)
-        second = vms.landed(machines, other_than=vms.uid(first))
-        assert finalizers(second) == [FINALIZER]
+        second_pod = vms.landed(machines, other_than=vms.uid(first_pod))
+        assert finalizers(second_pod) == [FINALIZER]
 
         plane.kubectl(
             "--namespace", NAMESPACE, "scale", "deployment/holdfast-controller", "--replicas=0"
@@ -141,24 +145,24 @@ def test_uninstall_keeps_records_and_purge_removes_them(
             pass
         assert (command.returncode, is_gone(plane)) == (1, False)
         assert f"no controller is running in {NAMESPACE}" in log.read_text()
-        assert finalizers(machines.get("pod", second["metadata"]["name"])) == [FINALIZER]
+        assert finalizers(machines.get("pod", second_pod["metadata"]["name"])) == [FINALIZER]
 
-        everything = ("--release", "now", "--purge")
+        options = ("--release", "now", "--purge")
         for mode, suffix in (("client", "(dry run)"), ("server", "(server dry run)")):
-            with uninstalling(plane, log, *everything, f"--dry-run={mode}") as command:
+            with uninstalling(plane, log, *options, f"--dry-run={mode}") as command:
                 pass
             assert command.returncode == 0, log.read_text()
             assert log.read_text().endswith(f"Holdfast is uninstalled {suffix}\n")
-            assert finalizers(machines.get("pod", second["metadata"]["name"])) == [FINALIZER]
+            assert finalizers(machines.get("pod", second_pod["metadata"]["name"])) == [FINALIZER]
             assert not is_gone(plane)
 
-        with uninstalling(plane, log, *everything) as command:
+        with uninstalling(plane, log, *options) as command:
             pass
         assert command.returncode == 0, log.read_text()
         assert is_gone(plane)
-    assert finalizers(machines.get("pod", second["metadata"]["name"])) == []
-    left = {**annotated(machines), **annotated(machines, "older")}
-    assert {key for key in left if "sticky" in key} == {CHOICE}
+    assert finalizers(machines.get("pod", second_pod["metadata"]["name"])) == []
+    annotations = {**annotated(machines), **annotated(machines, "older")}
+    assert {key for key in annotations if "sticky" in key} == {CHOICE}
 
 
 def test_vm_moves_while_uninstalled_are_recorded_or_reported(
@@ -171,29 +175,29 @@ def test_vm_moves_while_uninstalled_are_recorded_or_reported(
     with installed(plane, folders[0]):
         for name in ("migrates", "starts"):
             machines.create(vms.vm(name))
-        first = vms.landed(machines, "starts")
+        first_pod = vms.landed(machines, "starts")
         machines.eventually(
             lambda: all(RECORD in annotated(machines, name) for name in ("migrates", "starts"))
         )
         uninstall(plane, tmp_path / "first.log")
     _, target = vms.migrate(machines, "migrates")
-    with vms.avoided(machines, vms.node_of(first)):
+    with vms.avoided(machines, vms.node_of(first_pod)):
         vms.delete_run(machines, "starts")
-        second = vms.landed(machines, "starts", other_than=vms.uid(first))
-    old, new = vms.node_of(first), vms.node_of(second)
-    assert old != new
+        second_pod = vms.landed(machines, "starts", other_than=vms.uid(first_pod))
+    old_node, new_node = vms.node_of(first_pod), vms.node_of(second_pod)
+    assert old_node != new_node
 
     with installed(plane, folders[1]):
         machines.eventually(lambda: annotated(machines, "migrates")[RECORD] == vms.node_of(target))
         (note,) = machines.eventually(lambda: differences(machines))
-        assert note.startswith(f"the VM runs on {new}, but starts on {old} the next time")
+        assert note.startswith(f"the VM runs on {new_node}, but starts on {old_node} the next time")
         with vms.avoided(machines, vms.node_of(target)):
             vms.delete_run(machines, "migrates")
             pod = vms.landed(machines, "migrates", other_than=vms.uid(target))
         assert vms.node_of(pod) == vms.node_of(target)
         vms.delete_run(machines, "starts")
-        pod = vms.landed(machines, "starts", other_than=vms.uid(second))
-        assert vms.node_of(pod) == old
+        pod = vms.landed(machines, "starts", other_than=vms.uid(second_pod))
+        assert vms.node_of(pod) == old_node
         uninstall(plane, tmp_path / "second.log")
 
 
@@ -205,7 +209,7 @@ def uninstall(plane: ControlPlane, log: Path) -> None:
 
 def differences(ns: Namespace) -> list[str]:
     events = ns.all("events.events.k8s.io")
-    return [one["note"] for one in events if one["reason"] == "StickyNodeDiffers"]
+    return [event["note"] for event in events if event["reason"] == "StickyNodeDiffers"]
 
 
 def test_uninstall_frees_restored_pods_without_an_installation(

@@ -10,10 +10,10 @@ KEY = "holdfast.dev/window"
 def test_pod_starts_when_its_window_opens(ns: Namespace) -> None:
     now = datetime.now(UTC)
     opens = (now + timedelta(minutes=1, seconds=5)).replace(second=0, microsecond=0)
-    text = f"{opens:%H:%M}-{opens + timedelta(minutes=1):%H:%M}"
-    later = f"{opens + timedelta(hours=2):%H:%M}-{opens + timedelta(hours=3):%H:%M}"
-    held, other = ns.apply(pod("opens", {KEY: text}), pod("waits", {KEY: later}))
-    assert gates(held) == gates(other) == [KEY]
+    window = f"{opens:%H:%M}-{opens + timedelta(minutes=1):%H:%M}"
+    later_window = f"{opens + timedelta(hours=2):%H:%M}-{opens + timedelta(hours=3):%H:%M}"
+    held, waiting = ns.apply(pod("opens", {KEY: window}), pod("waits", {KEY: later_window}))
+    assert gates(held) == gates(waiting) == [KEY]
 
     ns.eventually(lambda: "opens" in ns.releases(), 90)
     assert ns.releases()["opens"] >= opens.timestamp()

@@ -17,11 +17,11 @@ GATE = "holdfast.dev/delay"
 
 def cron_job(labels: Object, annotations: Object) -> Object:
     """Make a CronJob with labels in its pod template, and annotations in its Job template."""
-    made = workload("CronJob")
-    job = made["spec"]["jobTemplate"]
+    manifest = workload("CronJob")
+    job = manifest["spec"]["jobTemplate"]
     job["metadata"] = {"annotations": annotations}
     job["spec"]["template"]["metadata"] = {"labels": labels}
-    return made
+    return manifest
 
 
 KINDS = [
@@ -43,11 +43,11 @@ def test_pods_of_every_controller_are_held_and_released(ns: Namespace, kind: str
     ns.apply(workload(kind))
     if kind == "CronJob":  # its controller would wait for the next minute
         ns.kubectl("create", "job", "now", "--from=cronjob/it")
-    first = ns.eventually(lambda: ns.all("pods", "made-by=the-controller"), 90)[0]
-    assert GATE in gates(first) or first["metadata"]["name"] in ns.releases()
-    name = first["metadata"]["name"]
+    first_pod = ns.eventually(lambda: ns.all("pods", "made-by=the-controller"), 90)[0]
+    assert GATE in gates(first_pod) or first_pod["metadata"]["name"] in ns.releases()
+    name = first_pod["metadata"]["name"]
     ns.eventually(lambda: name in ns.releases())
-    assert ns.releases()[name] - created(first) >= 2
+    assert ns.releases()[name] - created(first_pod) >= 2
     ns.eventually(lambda: ns.get("pod", name)["status"]["phase"] in {"Running", "Succeeded"})
 
 
@@ -91,8 +91,8 @@ def test_invalid_value_in_a_nested_template_is_rejected(
     group, _, version = api_version.partition("/")
     ns.apply(definition(group, version, kind))
     ns.eventually(lambda: kind in ns.kubectl("api-resources", f"--api-group={group}"))
-    made = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
-    assert f"{path}.metadata: annotation delay: invalid value" in ns.refusal(made)
+    manifest = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
+    assert f"{path}.metadata: annotation delay: invalid value" in ns.refusal(manifest)
 
 
 @pytest.mark.parametrize("kind", ["Deployment", "CronJob"])  # one of each webhook for templates
@@ -169,8 +169,8 @@ def test_ineffective_setting_causes_a_warning(ns: Namespace, made: Object, warni
 
 def test_delay_added_to_an_existing_pod_causes_a_warning(ns: Namespace) -> None:
     ns.apply(pod("exists"))
-    late = "holdfast: annotation delay has no effect, because the pod was created without it"
-    assert late in ns.warnings(pod("exists", {"delay": "15"}))
+    message = "holdfast: annotation delay has no effect, because the pod was created without it"
+    assert message in ns.warnings(pod("exists", {"delay": "15"}))
 
 
 def test_pod_with_a_generated_name_is_held_and_released(ns: Namespace) -> None:
@@ -243,8 +243,12 @@ def test_pods_due_together_are_released_in_priority_order(ns: Namespace) -> None
     )
 
     def bound() -> set[str]:
-        return {one["metadata"]["name"] for one in ns.all("pods") if one["spec"].get("nodeName")}
+        return {
+            manifest["metadata"]["name"]
+            for manifest in ns.all("pods")
+            if manifest["spec"].get("nodeName")
+        }
 
-    assert ns.eventually(lambda: len(seen := bound()) == len(ports) and seen) == {
+    assert ns.eventually(lambda: len(names := bound()) == len(ports) and names) == {
         f"b-high-{port}" for port in ports
     }

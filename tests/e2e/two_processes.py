@@ -49,18 +49,18 @@ class TwoProcesses:
         self.ahead = folder / "seconds-ahead"
         self.ahead.write_text("0")
         self.address = f"{HOST}:{port}"
-        common = ["--config", str(self._configuration), "--kubeconfig"]
+        options = ["--config", str(self._configuration), "--kubeconfig"]
         kubeconfig = str(plane.kubeconfig)
         certificate, key = self._write_certificate(folder)
         self.server = Command(
-            *("serve", *common, kubeconfig, "--host", HOST, "--port", str(port)),
+            *("serve", *options, kubeconfig, "--host", HOST, "--port", str(port)),
             *("--cert", str(certificate), "--key", str(key)),
             log=folder / "server.log",
             module="tests.e2e.wrong_clock",
             environment={"SECONDS_AHEAD": str(self.ahead)},
         )
         self.controller = Command(
-            *("controller", *common, str(controller_kubeconfig or kubeconfig)),
+            *("controller", *options, str(controller_kubeconfig or kubeconfig)),
             *("--health-port", "0"),
             log=folder / "controller.log",
         )
@@ -107,8 +107,10 @@ class TwoProcesses:
     def _register(self) -> None:
         profiles = pipelines.load_profiles(pipelines.Setup(self._configuration))
         registration = Registration(self._name, by_url(self.address, self._ca.certificate))
-        made = registration.configurations(profiles).values()
-        self._plane.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(made))
+        configurations = registration.configurations(profiles).values()
+        self._plane.kubectl(
+            "apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(configurations)
+        )
 
     def _unregister(self) -> None:
         for kind in ("mutating", "validating"):

@@ -88,8 +88,8 @@ class Storm:
         while time.monotonic() < until:
             deed = source.choices(["delete VMI", "delete pods", "stop", "start"], [6, 2, 1, 2])[0]
             with self.lock:
-                among = sorted(self.halted) if deed == "start" else self.names
-                name = source.choice(among) if among else ""
+                candidates = sorted(self.halted) if deed == "start" else self.names
+                name = source.choice(candidates) if candidates else ""
             if name and (deed == "start" or self.is_next(name, source)):
                 self.do(deed, name)
             time.sleep(source.uniform(*PAUSE))
@@ -102,10 +102,10 @@ class Storm:
 
     def runs(self, name: str) -> bool:
         try:
-            answer = self.cluster.request("GET", vmi_path(self.namespace, name))
+            response = self.cluster.request("GET", vmi_path(self.namespace, name))
         except ApiStatusError:
             return False
-        return msgspec.json.decode(answer, type=Instance).status.phase == "Running"
+        return msgspec.json.decode(response, type=Instance).status.phase == "Running"
 
     def do(self, deed: str, name: str) -> None:
         with self.lock:
@@ -120,8 +120,8 @@ class Storm:
             elif deed == "delete pods":
                 for pod in self.pods():
                     if _owner(pod) == name:
-                        key = str(pod["metadata"]["name"])
-                        self.cluster.request("DELETE", pod_path(self.namespace, key))
+                        pod_name = str(pod["metadata"]["name"])
+                        self.cluster.request("DELETE", pod_path(self.namespace, pod_name))
             else:
                 self.run_strategy(name, "Always" if deed == "start" else "Halted")
         except ApiStatusError as exc:
@@ -134,34 +134,34 @@ class Storm:
         self.cluster.request("PATCH", path, body=body, content_type=MERGE_PATCH)
 
     def pods(self) -> list[Object]:
-        answer = self.cluster.request("GET", self.pods_path)
-        return list(msgspec.json.decode(answer)["items"])
+        response = self.cluster.request("GET", self.pods_path)
+        return list(msgspec.json.decode(response)["items"])
 
-    def kill(self, apart: TwoProcesses, source: random.Random, until: float) -> None:
+    def kill(self, processes: TwoProcesses, source: random.Random, until: float) -> None:
         while time.monotonic() < until:
             time.sleep(source.uniform(*UPTIME))
             victims = source.choice([["server"], ["controller"], ["server", "controller"]])
             for victim in victims:
-                apart.kill(victim)
+                processes.kill(victim)
                 self.kills[victim] += 1
             time.sleep(source.uniform(*DOWNTIME))
             for victim in victims:
-                apart.start(victim)
+                processes.start(victim)
 
     def unsettled(self) -> dict[str, str]:
         """Return the VMs that do not run in exactly one pod, with the state of their pods."""
-        alive = defaultdict(list)
+        pods_by_vm = defaultdict(list)
         for pod in self.pods():
-            alive[_owner(pod)].append(pod)
-        found = {}
+            pods_by_vm[_owner(pod)].append(pod)
+        states = {}
         for name in self.names:
-            pods = alive[name]
+            pods = pods_by_vm[name]
             if len(pods) != 1 or not _is_living(pods[0]) or not self.runs(name):
-                found[name] = ", ".join(
+                states[name] = ", ".join(
                     f"{vms.node_of(pod) or 'unbound'}{'' if _is_living(pod) else ' (ended)'}"
                     for pod in pods
                 )
-        return found
+        return states
 
 
 @contextmanager

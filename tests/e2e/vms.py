@@ -22,8 +22,8 @@ _AVOIDED = "tests.holdfast.dev/avoided"
 def definition(name: str) -> Object:
     """Return KubeVirt's definition of one of its kinds, for a cluster without KubeVirt."""
     objects = json.loads((ensure(None, KUBEVIRT).parent / "objects.json").read_bytes())["items"]
-    (found,) = (each for each in objects if each["metadata"]["name"] == name)
-    return dict(found)
+    (crd,) = (manifest for manifest in objects if manifest["metadata"]["name"] == name)
+    return dict(crd)
 
 
 def vm(
@@ -47,9 +47,9 @@ def vm(
 
 
 def vmi(name: str, annotations: Mapping[str, str] | None = None, **spec: Any) -> Object:
-    made = template({}, annotations, **spec)
-    made["metadata"]["name"] = name
-    return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **made}
+    manifest = template({}, annotations, **spec)
+    manifest["metadata"]["name"] = name
+    return {"apiVersion": "kubevirt.io/v1", "kind": "VirtualMachineInstance", **manifest}
 
 
 def replica_set(name: str, replicas: int) -> Object:
@@ -85,12 +85,12 @@ def pool(name: str, replicas: int) -> Object:
     }
 
 
-def migration(name: str, of: str) -> Object:
+def migration(name: str, vm_name: str) -> Object:
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": "VirtualMachineInstanceMigration",
         "metadata": {"name": name},
-        "spec": {"vmiName": of},
+        "spec": {"vmiName": vm_name},
     }
 
 
@@ -98,13 +98,13 @@ def template(
     labels: Mapping[str, str], annotations: Mapping[str, str] | None = None, **spec: Any
 ) -> Object:
     """Make a VMI template. Its architecture is amd64 on any machine, since kwok does not run it."""
-    usual = {
+    defaults = {
         "architecture": "amd64",
         "terminationGracePeriodSeconds": 0,
         "domain": {"resources": {"requests": {"memory": "64Mi"}}, "devices": {}},
     }
     metadata = {"labels": dict(labels), "annotations": dict(annotations or {})}
-    return {"metadata": metadata, "spec": {**usual, **spec}}
+    return {"metadata": metadata, "spec": {**defaults, **spec}}
 
 
 def launchers(ns: Namespace, name: str) -> list[Object]:
@@ -113,9 +113,9 @@ def launchers(ns: Namespace, name: str) -> list[Object]:
     return sorted(pods, key=lambda pod: str(pod["metadata"]["creationTimestamp"]))
 
 
-def owner(seen: Object) -> Object:
-    owners = seen["metadata"].get("ownerReferences", ())
-    return next((dict(each) for each in owners if each.get("controller")), {})
+def owner(manifest: Object) -> Object:
+    owners = manifest["metadata"].get("ownerReferences", ())
+    return next((dict(reference) for reference in owners if reference.get("controller")), {})
 
 
 def landed(ns: Namespace, name: str = FEDORA, *, other_than: str = "") -> Object:
@@ -125,10 +125,10 @@ def landed(ns: Namespace, name: str = FEDORA, *, other_than: str = "") -> Object
     """
 
     def look() -> Object | None:
-        found = ns.find("vmi", name)
-        if found is None or found.get("status", {}).get("phase") != "Running":
+        instance = ns.find("vmi", name)
+        if instance is None or instance.get("status", {}).get("phase") != "Running":
             return None
-        pods = [pod for pod in launchers(ns, name) if owner(pod)["uid"] == uid(found)]
+        pods = [pod for pod in launchers(ns, name) if owner(pod)["uid"] == uid(instance)]
         pods = [pod for pod in pods if not has_ended(pod)]
         if len(pods) != 1 or uid(pods[0]) == other_than or is_going(pods[0]):
             return None
@@ -152,8 +152,8 @@ def node_of(pod: Object) -> str:
     return str(pod["spec"].get("nodeName", ""))
 
 
-def uid(seen: Object) -> str:
-    return str(seen["metadata"]["uid"])
+def uid(manifest: Object) -> str:
+    return str(manifest["metadata"]["uid"])
 
 
 def set_running(ns: Namespace, name: str, *, running: bool) -> None:
@@ -190,25 +190,25 @@ def delete_run(ns: Namespace, name: str = FEDORA) -> None:
 def migrate(ns: Namespace, name: str = FEDORA) -> tuple[Object, Object]:
     """Migrate a VM live; return its former pod and, when it has succeeded, its present one."""
     source = landed(ns, name)
-    made = ns.create(migration(f"{name}-{uid(source)[:8]}", name))
-    await_migration(ns, made, "Succeeded")
+    vmim = ns.create(migration(f"{name}-{uid(source)[:8]}", name))
+    await_migration(ns, vmim, "Succeeded")
     end_pod(ns, source)
-    target = next(pod for pod in launchers(ns, name) if is_target_of(pod, made))
+    target = next(pod for pod in launchers(ns, name) if is_target_of(pod, vmim))
     return source, target
 
 
-def await_migration(ns: Namespace, made: Object, phase: str) -> Object:
+def await_migration(ns: Namespace, vmim: Object, phase: str) -> Object:
     def look() -> Object | None:
-        seen = ns.get("vmim", str(made["metadata"]["name"]))
-        return seen if seen.get("status", {}).get("phase") == phase else None
+        current = ns.get("vmim", str(vmim["metadata"]["name"]))
+        return current if current.get("status", {}).get("phase") == phase else None
 
-    seen = ns.eventually(look)
-    assert seen is not None
-    return seen
+    stored = ns.eventually(look)
+    assert stored is not None
+    return stored
 
 
-def is_target_of(pod: Object, made: Object) -> bool:
-    return bool(pod["metadata"].get("labels", {}).get(MIGRATION_JOB) == uid(made))
+def is_target_of(pod: Object, vmim: Object) -> bool:
+    return bool(pod["metadata"].get("labels", {}).get(MIGRATION_JOB) == uid(vmim))
 
 
 def end_pod(ns: Namespace, pod: Object) -> None:

@@ -31,11 +31,11 @@ def template(delay: str, **spec: Any) -> Object:
 def workload(kind: str, delay: str = "2", **spec: Any) -> Object:
     group = "batch/v1" if kind in {"Job", "CronJob"} else "apps/v1"
     group = "v1" if kind == "ReplicationController" else group
-    whole: Object = {"apiVersion": group, "kind": kind, "metadata": {"name": "it"}}
+    manifest: Object = {"apiVersion": group, "kind": kind, "metadata": {"name": "it"}}
     if kind == "CronJob":
         job = {"template": template(delay, restartPolicy="Never"), **spec}
-        return {**whole, "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": job}}}
+        return {**manifest, "spec": {"schedule": "* * * * *", "jobTemplate": {"spec": job}}}
     if kind == "Job":
-        return {**whole, "spec": {"template": template(delay, restartPolicy="Never"), **spec}}
+        return {**manifest, "spec": {"template": template(delay, restartPolicy="Never"), **spec}}
     selector: Object = LABELS if kind == "ReplicationController" else {"matchLabels": LABELS}
-    return {**whole, "spec": {"selector": selector, "template": template(delay), **spec}}
+    return {**manifest, "spec": {"selector": selector, "template": template(delay), **spec}}

@@ -27,33 +27,39 @@ def main() -> int:
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     run = Run(seed, short=options.short, broken=options.broken, product=product())
     console.print(f"seed {seed}, product {run.product}")
-    chosen = [fault for fault in FAULTS if not options.only or fault.name in options.only]
-    places = {fault.name: place for place, fault in enumerate(FAULTS)}
-    found = report.read(run, chosen, run.path) if options.resume else []
-    done = {result.fault.name for result in found}
+    faults = [fault for fault in FAULTS if not options.only or fault.name in options.only]
+    positions = {fault.name: position for position, fault in enumerate(FAULTS)}
+    outcomes = report.read(run, faults, run.path) if options.resume else []
+    done_names = {result.fault.name for result in outcomes}
     began = time.monotonic()
-    left = [one for one in chosen if one.name not in done]
+    waiting_faults = [fault for fault in faults if fault.name not in done_names]
     try:
-        for result in results(left, run, options.lanes):
-            found = sorted([*found, result], key=lambda one: places[one.fault.name])
-            report.write(found, run, run.path)
+        for result in results(waiting_faults, run, options.lanes):
+            outcomes = sorted(
+                [*outcomes, result], key=lambda outcome: positions[outcome.fault.name]
+            )
+            report.write(outcomes, run, run.path)
             _print_result(result, run, console)
     except KeyboardInterrupt:
         console.print(
-            f"stopped after {len(found)} rows; run the others with --resume --seed {seed}"
+            f"stopped after {len(outcomes)} rows; run the others with --resume --seed {seed}"
         )
         return _STOPPED
-    report.show(found, seed=seed, console=console)
+    report.show(outcomes, seed=seed, console=console)
     console.print(f"results: {run.path}", markup=False)
-    if len(found) == len(FAULTS) and not (run.short or run.broken):
+    if len(outcomes) == len(FAULTS) and not (run.short or run.broken):
         summary.write(run.path)
         console.print("run python -m docs.generate, and commit the summary and its page")
-    failed = [one.fault.name for one in found if not (one.caught if run.broken else one.passed)]
+    failed_names = [
+        outcome.fault.name
+        for outcome in outcomes
+        if not (outcome.caught if run.broken else outcome.passed)
+    ]
     minutes = (time.monotonic() - began) / 60
-    failures = f"{len(failed)} of {len(found)} rows failed: {', '.join(failed)}"
-    verdict = failures if failed else f"all {len(found)} rows passed"
+    failures = f"{len(failed_names)} of {len(outcomes)} rows failed: {', '.join(failed_names)}"
+    verdict = failures if failed_names else f"all {len(outcomes)} rows passed"
     console.print(f"{minutes:.0f} minutes, lanes: {options.lanes}; {verdict}", markup=False)
-    return int(bool(failed))
+    return int(bool(failed_names))
 
 
 def _print_result(result: Result, run: Run, console: Console) -> None:
@@ -61,8 +67,8 @@ def _print_result(result: Result, run: Run, console: Console) -> None:
     if run.broken:
         caught = "caught" if result.caught else "not caught"
         verdict += f" (broken by {result.fault.broken}: {caught})"
-    parts = ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.durations.items())
-    text = f"{result.fault.name}: {verdict} in {result.seconds:.0f} s ({parts}) {result.error}"
+    durations = ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.durations.items())
+    text = f"{result.fault.name}: {verdict} in {result.seconds:.0f} s ({durations}) {result.error}"
     console.print(text, markup=False)
     for name, check in result.checks.items():
         if not check.passed:

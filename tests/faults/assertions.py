@@ -39,27 +39,28 @@ def evaluate(fault: Fault, scenario: Scenario) -> None:
     load, audit = scenario.load, scenario.testbed.audit
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
         end = max([scenario.recovered, *load.due.values()]) + BOUND
-        while (held := _held(cluster, load.namespace)) and time.time() < end:
+        while (held_names := _held(cluster, load.namespace)) and time.time() < end:
             time.sleep(0.5)
     scenario.figures["seconds until all pods were released"] = round(
         time.time() - scenario.recovered, 1
     )
     unreleased = _wait_for_releases(scenario)
-    at = {name: audit.releases[load.namespace, name] for name in load.due}
-    tries = {
-        name: [one.ended for one in writes if one.may_have_succeeded] for name, writes in at.items()
+    releases = {name: audit.releases[load.namespace, name] for name in load.due}
+    end_times = {
+        name: [write.ended for write in writes if write.may_have_succeeded]
+        for name, writes in releases.items()
     }
-    late = [
-        duration_outside(due, max(tries[name]), scenario.halted)
+    late_seconds = [
+        duration_outside(due, max(end_times[name]), scenario.halted)
         for name, due in load.due.items()
-        if tries[name]
+        if end_times[name]
     ]
     scenario.check("no delayed pods", int(not load.due))
     scenario.check("early", len(early(scenario)))
-    scenario.check("stuck", len(held))
-    scenario.check("maximum seconds late", max(late, default=0.0), BOUND)
+    scenario.check("stuck", len(held_names))
+    scenario.check("maximum seconds late", max(late_seconds, default=0.0), BOUND)
     scenario.notes += [
-        f"{name}: due at {load.due[name]:.3f}, tried: {at[name]}" for name in unreleased
+        f"{name}: due at {load.due[name]:.3f}, tried: {releases[name]}" for name in unreleased
     ]
     scenario.check("due pods without a release", len(unreleased))
     scenario.check("delayed pods admitted without a gate", len(load.ungated))
@@ -88,31 +89,31 @@ def evaluate(fault: Fault, scenario: Scenario) -> None:
 
 def _wait_for_releases(scenario: Scenario) -> list[str]:
     """Return the pods of the load whose release is not in the audit log in time."""
-    audit, load, lost = scenario.testbed.audit, scenario.load, _possibly_lost(scenario)
+    audit, load, lost_spans = scenario.testbed.audit, scenario.load, _possibly_lost(scenario)
     began = time.monotonic()
     scenario.eventually(
-        lambda: not find_unreleased(audit, load.namespace, load.due, lost), AUDIT_LOG_DELAY
+        lambda: not find_unreleased(audit, load.namespace, load.due, lost_spans), AUDIT_LOG_DELAY
     )
     scenario.figures["seconds until the audit log had all releases"] = round(
         time.monotonic() - began, 3
     )
-    return find_unreleased(audit, load.namespace, load.due, lost)
+    return find_unreleased(audit, load.namespace, load.due, lost_spans)
 
 
 def find_unreleased(
-    audit: Audit, namespace: str, due: Mapping[str, float], lost: Iterable[Span] = ()
+    audit: Audit, namespace: str, due: Mapping[str, float], lost_spans: Iterable[Span] = ()
 ) -> list[str]:
     """Read the audit log, and return the delayed pods whose release is not in it yet.
 
-    Pods that fall due in the spans `lost` are left out.
+    Pods that fall due in the spans `lost_spans` are left out.
     """
     audit.read()
-    lost = list(lost)
+    lost_spans = list(lost_spans)
     return [
         name
-        for name, at in due.items()
-        if not any(one.may_have_succeeded for one in audit.releases[namespace, name])
-        and not during(at, at, lost)
+        for name, due_time in due.items()
+        if not any(write.may_have_succeeded for write in audit.releases[namespace, name])
+        and not during(due_time, due_time, lost_spans)
     ]
 
 
@@ -121,45 +122,47 @@ def early(scenario: Scenario) -> list[PodKey]:
 
     The times come from the API server's audit log.
     """
-    audit, space = scenario.testbed.audit, scenario.load.namespace
-    times = {(space, name): due for name, due in scenario.load.due.items()} | scenario.own
+    audit, namespace = scenario.testbed.audit, scenario.load.namespace
+    due_times = {(namespace, name): due for name, due in scenario.load.due.items()} | scenario.own
     return [
         key
-        for key, due in times.items()
+        for key, due in due_times.items()
         if audit.bindings.get(key, due) < due
-        or any(one.may_have_succeeded and one.at < due for one in audit.releases[key])
+        or any(write.may_have_succeeded and write.at < due for write in audit.releases[key])
     ]
 
 
-def duration_outside(first: float, last: float, spans: Iterable[Span]) -> float:
+def duration_outside(start: float, end: float, spans: Iterable[Span]) -> float:
     """Return how many seconds between two times are outside of all spans."""
-    seconds, reached = last - first, first
+    seconds, covered_until = end - start, start
     for began, ended in sorted(spans):
-        seconds -= max(0.0, min(last, ended) - max(reached, began))
-        reached = max(reached, ended)
+        seconds -= max(0.0, min(end, ended) - max(covered_until, began))
+        covered_until = max(covered_until, ended)
     return seconds
 
 
 def check_creations(scenario: Scenario) -> None:
     """Check which creations failed, that the last ones succeed, and that few are missing."""
     load = scenario.load
-    rejected = [one for one in load.failures if one.by_webhook]
-    others = [one for one in load.failures if not one.by_webhook]
-    annotated = [one for one in rejected if one.pod.annotated]
-    scenario.check("unannotated pods rejected", len(rejected) - len(annotated))
-    excused = scenario.rejections + scenario.outages
-    _check_outside(scenario, "annotated pods rejected", annotated, excused)
-    _check_outside(scenario, "creations failed by the API server", others, scenario.outages)
+    rejections = [failure for failure in load.failures if failure.by_webhook]
+    other_failures = [failure for failure in load.failures if not failure.by_webhook]
+    annotated_rejections = [failure for failure in rejections if failure.pod.annotated]
+    scenario.check("unannotated pods rejected", len(rejections) - len(annotated_rejections))
+    excused_spans = scenario.rejections + scenario.outages
+    _check_outside(scenario, "annotated pods rejected", annotated_rejections, excused_spans)
+    _check_outside(scenario, "creations failed by the API server", other_failures, scenario.outages)
     end = max(load.start_times, default=0.0) - LAST
-    last = sum(at > end for at in load.start_times)
-    failed = sum(one.at > end for one in load.failures)
+    start_count = sum(start > end for start in load.start_times)
+    failed_count = sum(failure.at > end for failure in load.failures)
     limit = scenario.long_or_short(0.0, MAX_LAST_FAILED)
-    scenario.check("share of the last creations that failed", failed / max(last, 1), limit)
+    scenario.check(
+        "share of the last creations that failed", failed_count / max(start_count, 1), limit
+    )
     share = round(missing(load.start_times, load.rate, load.period, scenario.outages), 3)
     scenario.check(
         "missing share of the load", share, scenario.long_or_short(MAX_MISSING, SHORT_MAX_MISSING)
     )
-    scenario.figures |= {"rejected": len(rejected), "failed": len(others)}
+    scenario.figures |= {"rejected": len(rejections), "failed": len(other_failures)}
 
 
 def missing(
@@ -170,17 +173,19 @@ def missing(
     Outages of the API server are left out, since it accepts nothing then.
     """
     seconds = duration_outside(*period, outages)
-    started = len(outside(start_times, outages))
-    return max(0.0, 1 - started / (rate * seconds)) if seconds > 0 else 0.0
+    started_count = len(outside(start_times, outages))
+    return max(0.0, 1 - started_count / (rate * seconds)) if seconds > 0 else 0.0
 
 
 def _check_outside(
     scenario: Scenario, name: str, failures: Sequence[Failure], spans: Iterable[Span]
 ) -> None:
     """Check failures outside of these spans, each of which is extended by GRACE."""
-    excused = [(began, ended + GRACE) for began, ended in spans]
-    failures = [one for one in failures if not during(one.at, one.ended, excused)]
-    timed_out = sum(one.timed_out for one in failures)
+    excused_spans = [(began, ended + GRACE) for began, ended in spans]
+    failures = [
+        failure for failure in failures if not during(failure.at, failure.ended, excused_spans)
+    ]
+    timed_out = sum(failure.timed_out for failure in failures)
     limit = MAX_TIMED_OUT * scenario.load.created if scenario.short else 0
     scenario.check(name, len(failures) - timed_out)
     scenario.check(f"{name}: timed out", timed_out, limit)
@@ -188,7 +193,9 @@ def _check_outside(
 
 def _possibly_lost(scenario: Scenario) -> list[Span]:
     """Return the spans of due times that a killed API server or etcd may have no record of."""
-    return [(a - GRACE, b + scenario.load.delay[1] + GRACE) for a, b in scenario.outages]
+    return [
+        (start - GRACE, end + scenario.load.delay[1] + GRACE) for start, end in scenario.outages
+    ]
 
 
 def outside(times: Iterable[float], spans: Iterable[Span]) -> list[float]:
@@ -198,29 +205,35 @@ def outside(times: Iterable[float], spans: Iterable[Span]) -> list[float]:
 
 def during(began: float, ended: float, spans: Iterable[Span]) -> bool:
     """Return whether something overlaps a span."""
-    return any(began <= last and ended >= first for first, last in spans)
+    return any(began <= end and ended >= start for start, end in spans)
 
 
 def _held(cluster: Cluster, namespace: str) -> list[str]:
     """Return the names of the load's pods that still have our gate."""
-    pending = _pending(cluster, namespace)
-    if pending is None:
+    pending_pods = _pending(cluster, namespace)
+    if pending_pods is None:
         return ["the API server does not respond"]
-    return [str(one["metadata"]["name"]) for one in pending if GATE in gates(one)]
+    return [str(pod["metadata"]["name"]) for pod in pending_pods if GATE in gates(pod)]
 
 
 def _unbound(cluster: Cluster, namespace: str) -> dict[str, str]:
     """Return the load's pods without a gate and a node, with the scheduler's message."""
-    pending = _pending(cluster, namespace)
-    if pending is None:
+    pending_pods = _pending(cluster, namespace)
+    if pending_pods is None:
         return {"all pods": "the API server does not respond"}
-    return {str(one["metadata"]["name"]): _unscheduled(one) for one in pending if not gates(one)}
+    return {
+        str(pod["metadata"]["name"]): _unscheduled(pod) for pod in pending_pods if not gates(pod)
+    }
 
 
-def _unscheduled(pending: Object) -> str:
+def _unscheduled(pod: Object) -> str:
     """Return the scheduler's reason why a pod is pending; empty if it has given none yet."""
-    conditions: list[Object] = pending["status"].get("conditions", [])
-    messages = (str(one.get("message", "")) for one in conditions if one["type"] == "PodScheduled")
+    conditions: list[Object] = pod["status"].get("conditions", [])
+    messages = (
+        str(condition.get("message", ""))
+        for condition in conditions
+        if condition["type"] == "PodScheduled"
+    )
     return next(messages, "")
 
 
@@ -229,9 +242,7 @@ def _pending(cluster: Cluster, namespace: str) -> list[Object] | None:
     path = f"/api/v1/namespaces/{namespace}/pods"
     query = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
     try:
-        items: list[Object] = msgspec.json.decode(cluster.request("GET", path, query=query))[
-            "items"
-        ]
+        pods: list[Object] = msgspec.json.decode(cluster.request("GET", path, query=query))["items"]
     except ClusterError:
         return None
-    return [one for one in items if str(one["metadata"]["name"]).startswith("load-")]
+    return [pod for pod in pods if str(pod["metadata"]["name"]).startswith("load-")]

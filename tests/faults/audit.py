@@ -132,13 +132,15 @@ class Audit:
         if b'"resource":"pods"' not in line or not (patch or binding):
             return
         event = json.loads(line)
-        ref = event["objectRef"]
-        key = ref["namespace"], ref.get("name", "")
+        object_ref = event["objectRef"]
+        key = object_ref["namespace"], object_ref.get("name", "")
         status = event.get("responseStatus", {}).get("code", 500)
-        arrived, ended = (seconds(event[f"{one}Timestamp"]) for one in ("requestReceived", "stage"))
+        arrived, ended = (
+            seconds(event[f"{prefix}Timestamp"]) for prefix in ("requestReceived", "stage")
+        )
         write = Write(arrived, ended, status)
         user = event.get("user", {}).get("username", "")
-        if patch and user.startswith(CONTROLLER) and "subresource" not in ref:
+        if patch and user.startswith(CONTROLLER) and "subresource" not in object_ref:
             self.releases[key].append(write)
         elif binding and status < 300:
             self.bindings.setdefault(key, write.at)

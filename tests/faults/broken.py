@@ -20,8 +20,8 @@ VARIABLE = "HOLDFAST_BROKEN"
 SLOW = "HOLDFAST_SLOW"
 """Names a file with the seconds by which each request is delayed."""
 BREAKS: Mapping[str, Callable[[], None]] = {
-    each.__name__.replace("_", "-"): each
-    for each in (
+    function.__name__.replace("_", "-"): function
+    for function in (
         controllers.early,
         controllers.wall_clock,
         controllers.gives_up,

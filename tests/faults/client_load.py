@@ -62,12 +62,12 @@ class Counters:
 
     def to_json(self) -> str:
         seconds = time.monotonic() - self.began if self.began else 0.0
-        never = self.clients - len(self.disconnected)
+        not_disconnected = self.clients - len(self.disconnected)
         return json.dumps(
             {
                 "answers": self.answers,
                 "seconds": seconds,
-                "not disconnected": never,
+                "not disconnected": not_disconnected,
                 "connected at once": self.max_open,
             }
         )
@@ -199,9 +199,9 @@ async def main(address: str, orders: list[str]) -> None:
     await asyncio.to_thread(sys.stdin.read)
     for task in tasks:
         task.cancel()
-    for end in await asyncio.gather(*tasks, return_exceptions=True):
-        if isinstance(end, Exception):
-            raise end
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        if isinstance(outcome, Exception):
+            raise outcome
     print(counters.to_json())
 
 

@@ -57,11 +57,11 @@ class Account:
 
 class Client:
     def __init__(self, address: tuple[str, int], context: ssl.SSLContext) -> None:
-        raw = socket.socket()
-        raw.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
-        raw.setblocking(False)
-        raw.connect_ex(address)
-        self.socket = context.wrap_socket(raw, do_handshake_on_connect=False)
+        raw_socket = socket.socket()
+        raw_socket.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, SEND_BUFFER)
+        raw_socket.setblocking(False)
+        raw_socket.connect_ex(address)
+        self.socket = context.wrap_socket(raw_socket, do_handshake_on_connect=False)
         self.is_open = False
         self.sent = 0
         """Requests that this side's kernel has accepted, and that are not counted yet."""
@@ -70,9 +70,9 @@ class Client:
 
     def unacknowledged(self, size: int) -> int:
         """Count the requests of that size that the server's kernel has not fully acknowledged."""
-        left: int
-        (left,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
-        return math.ceil(left / size)
+        queued_bytes: int
+        (queued_bytes,) = struct.unpack("i", fcntl.ioctl(self.socket, termios.TIOCOUTQ, bytes(4)))
+        return math.ceil(queued_bytes / size)
 
 
 class Flood:
@@ -109,11 +109,11 @@ class Flood:
 
     def _replace_stalled(self, *, behind: bool) -> None:
         """Close stalled clients if `behind`, and add new clients up to `count`."""
-        reconnecting = sum(not one.is_open for one in self.clients)
+        reconnecting = sum(not peer.is_open for peer in self.clients)
         latest = time.monotonic() - STALL_SECONDS
-        full = [one for one in self.clients if behind and 0 < one.full_since < latest]
-        full.sort(key=lambda one: one.full_since)
-        for client in full[: max(0, int(self.count * MAX_RECONNECTING) - reconnecting)]:
+        full_clients = [peer for peer in self.clients if behind and 0 < peer.full_since < latest]
+        full_clients.sort(key=lambda peer: peer.full_since)
+        for client in full_clients[: max(0, int(self.count * MAX_RECONNECTING) - reconnecting)]:
             self.account.full += 1
             self._end(client)
         while len(self.clients) < self.count:
@@ -176,8 +176,8 @@ class Flood:
             client.socket.send(self.piece)
         except ssl.SSLWantWriteError:
             client.full_since = client.full_since or time.monotonic()
-            both = selectors.EVENT_READ | selectors.EVENT_WRITE
-            self.selector.modify(client.socket, both, client)
+            events = selectors.EVENT_READ | selectors.EVENT_WRITE
+            self.selector.modify(client.socket, events, client)
             return False
         except OSError:
             self.account.ended += 1
@@ -198,9 +198,9 @@ class Flood:
             self._count(client)
 
     def _count(self, client: Client) -> None:
-        left = min(client.sent, client.unacknowledged(len(self.request)))
-        self.account.offered += client.sent - left
-        client.sent = left
+        unacknowledged = min(client.sent, client.unacknowledged(len(self.request)))
+        self.account.offered += client.sent - unacknowledged
+        client.sent = unacknowledged
 
 
 def main(address: str, order: str) -> None:

@@ -23,23 +23,23 @@ def results(faults: Sequence[Fault], run: Run, lanes: int) -> Iterator[Result]:
     outcomes: Outcomes = SimpleQueue()
     schedule = Schedule(faults, lanes)
     drivers = [Driver(number, schedule, run, outcomes) for number in schedule.lanes]
-    for each in drivers:
-        each.start()
+    for driver in drivers:
+        driver.start()
     try:
-        left = len(drivers)
-        while left:
+        active_drivers = len(drivers)
+        while active_drivers:
             match outcomes.get():
                 case None:
-                    left -= 1
+                    active_drivers -= 1
                 case Result() as result:
                     yield result
                 case Exception() as exc:
                     raise exc
     finally:
-        for each in drivers:
-            each.abort()
-        for each in drivers:
-            each.join()
+        for driver in drivers:
+            driver.abort()
+        for driver in drivers:
+            driver.join()
 
 
 class Driver(threading.Thread):

@@ -73,7 +73,7 @@ class Failure:
     @property
     def timed_out(self) -> bool:
         """Whether the creation timed out, as happens on an overloaded machine."""
-        return any(text in self.message for text in TIMED_OUT)
+        return any(phrase in self.message for phrase in TIMED_OUT)
 
 
 class Latency(NamedTuple):
@@ -163,61 +163,61 @@ class Load:
 
     def next_pod(self, number: int) -> LoadPod:
         """Return the pod of that number: half of them are delayed, and a fifth are placed."""
-        least, most = self.delay
+        minimum, maximum = self.delay
         if (window := self.window) is not None:
-            least, most = (max(least, each - time.time()) for each in window)
-        delay = round(self.rng.uniform(least, most), 3) if number % 2 else 0.0
-        wanted = LoadPod(f"load-{number}", delay, placed=number % 5 == 0)
+            minimum, maximum = (max(minimum, end - time.time()) for end in window)
+        delay = round(self.rng.uniform(minimum, maximum), 3) if number % 2 else 0.0
+        load_pod = LoadPod(f"load-{number}", delay, placed=number % 5 == 0)
         with self.lock:
             if not self.annotate:
-                return LoadPod(wanted.name, 0.0, placed=False)
-            if wanted.annotated:
-                self.in_flight.add(wanted.name)
-        return wanted
+                return LoadPod(load_pod.name, 0.0, placed=False)
+            if load_pod.annotated:
+                self.in_flight.add(load_pod.name)
+        return load_pod
 
     def burst(self, number: int, name: str) -> None:
         """Create this many more delayed pods at once, and wait until they are created."""
-        pods = [LoadPod(f"{name}-{each}", self.delay[0], placed=True) for each in range(number)]
+        pods = [LoadPod(f"{name}-{index}", self.delay[0], placed=True) for index in range(number)]
         with (
             closing(Cluster.connect(self.plane.kubeconfig)) as cluster,
             ThreadPoolExecutor(number) as pool,
         ):
-            for each in [pool.submit(self.create, cluster, wanted) for wanted in pods]:
-                each.result()
+            for future in [pool.submit(self.create, cluster, load_pod) for load_pod in pods]:
+                future.result()
 
-    def create(self, cluster: Cluster, wanted: LoadPod) -> None:
+    def create(self, cluster: Cluster, load_pod: LoadPod) -> None:
         try:
-            self._create(cluster, wanted)
+            self._create(cluster, load_pod)
         finally:
             with self.lock:
-                self.in_flight.discard(wanted.name)
+                self.in_flight.discard(load_pod.name)
 
-    def _create(self, cluster: Cluster, wanted: LoadPod) -> None:
+    def _create(self, cluster: Cluster, load_pod: LoadPod) -> None:
         path = f"/api/v1/namespaces/{self.namespace}/pods"
         began = time.time()
         with self.lock:
             self.start_times.append(began)
         try:
-            response = cluster.request("POST", path, body=msgspec.json.encode(wanted.manifest()))
+            response = cluster.request("POST", path, body=msgspec.json.encode(load_pod.manifest()))
         except ClusterError as exc:
             with self.lock:
-                self.failures.append(Failure(began, time.time(), wanted, str(exc)))
+                self.failures.append(Failure(began, time.time(), load_pod, str(exc)))
             return
         stored = msgspec.json.decode(response)
         with self.lock:
-            self.latencies.append(Latency(began, time.time() - began, wanted.annotated))
-            self.record(wanted, stored)
+            self.latencies.append(Latency(began, time.time() - began, load_pod.annotated))
+            self.record(load_pod, stored)
 
-    def record(self, wanted: LoadPod, stored: Object) -> None:
+    def record(self, load_pod: LoadPod, stored: Object) -> None:
         """Record a pod that the API server has stored."""
         self.created += 1
-        ours = [gate for gate in gates(stored) if gate == GATE]
-        if wanted.delay:
-            self.due[wanted.name] = created(stored) + wanted.delay
-            if not ours:
-                self.ungated.append(wanted.name)
-        if len(ours) > int(bool(wanted.delay)) or terms(stored) != int(wanted.placed):
-            self.malformed.append(wanted.name)
+        own_gates = [gate for gate in gates(stored) if gate == GATE]
+        if load_pod.delay:
+            self.due[load_pod.name] = created(stored) + load_pod.delay
+            if not own_gates:
+                self.ungated.append(load_pod.name)
+        if len(own_gates) > int(bool(load_pod.delay)) or terms(stored) != int(load_pod.placed):
+            self.malformed.append(load_pod.name)
 
     def _drive(self, cluster: Cluster, stop: threading.Event) -> None:
         began, number = time.monotonic(), 0
@@ -238,14 +238,14 @@ class Load:
                 cluster.request("DELETE", path, query=query)
 
 
-def terms(seen: Object) -> int:
+def terms(manifest: Object) -> int:
     """Count the requirements of the node label ROLE in a pod's node affinity."""
-    affinity = seen["spec"].get("affinity", {}).get("nodeAffinity", {})
+    affinity = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    found = [
-        one
+    expressions = [
+        expression
         for term in required.get("nodeSelectorTerms", ())
-        for one in term.get("matchExpressions", ())
-        if one["key"] == ROLE
+        for expression in term.get("matchExpressions", ())
+        if expression["key"] == ROLE
     ]
-    return len(found)
+    return len(expressions)

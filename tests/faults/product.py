@@ -18,10 +18,10 @@ def product() -> str:
     """
     try:
         names = _git("rev-parse", *(f"HEAD:{folder}" for folder in FOLDERS)).split()
-        changed = _git("status", "--porcelain", "--", *FOLDERS)
+        changes = _git("status", "--porcelain", "--", *FOLDERS)
     except (OSError, subprocess.CalledProcessError):
         return UNKNOWN
-    return "-".join(name[:SHORT] for name in names) + ("+changed" if changed else "")
+    return "-".join(name[:SHORT] for name in names) + ("+changed" if changes else "")
 
 
 def _git(*arguments: str) -> str:

@@ -109,9 +109,9 @@ class Proxy:
         """Close all connections."""
         with self.lock:
             connections, self.connections = self.connections, set()
-        for each in connections:
+        for connection in connections:
             with suppress(OSError):
-                each.shutdown(socket.SHUT_RDWR)
+                connection.shutdown(socket.SHUT_RDWR)
 
 
 class _Server(ThreadingHTTPServer):
@@ -169,8 +169,8 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _serve(self) -> None:
         proxy, body = self.server.proxy, self._body()
-        rejected = proxy.rejected_at.pop(self.path, None)
-        if rejected is not None and time.monotonic() - rejected < _RETRY_AFTER:
+        rejection_time = proxy.rejected_at.pop(self.path, None)
+        if rejection_time is not None and time.monotonic() - rejection_time < _RETRY_AFTER:
             proxy.early_retries += 1
         conditions = proxy.conditions
         if conditions.unreachable:  # its handshake ended when the other connections were cut

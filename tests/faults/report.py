@@ -52,7 +52,7 @@ def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
 
 def write(results: Iterable[Result], run: Run, path: Path) -> None:
     """Write the JSON atomically, so that an interrupted write loses no results."""
-    content = [{"fault": each.fault.name, **asdict(run), **to_dict(each)} for each in results]
+    content = [{"fault": result.fault.name, **asdict(run), **to_dict(result)} for result in results]
     path.parent.mkdir(parents=True, exist_ok=True)
     write_whole(path, json.dumps(content, indent=2) + "\n")
 
@@ -77,18 +77,18 @@ def read(run: Run, faults: Iterable[Fault], path: Path) -> list[Result]:
     """Read the results that this run has written so far."""
     if not path.exists():
         return []
-    by_name = {fault.name: fault for fault in faults}
+    faults_by_name = {fault.name: fault for fault in faults}
     return [
-        from_dict(one, by_name[one["fault"]])
-        for one in json.loads(path.read_text())
-        if one["fault"] in by_name and asdict(run).items() <= one.items()
+        from_dict(row, faults_by_name[row["fault"]])
+        for row in json.loads(path.read_text())
+        if row["fault"] in faults_by_name and asdict(run).items() <= row.items()
     ]
 
 
 def from_dict(row: Mapping[str, Any], fault: Fault) -> Result:
     return Result(
         fault,
-        {name: Check(each["value"], each["limit"]) for name, each in row["checks"].items()},
+        {name: Check(check["value"], check["limit"]) for name, check in row["checks"].items()},
         row["figures"],
         row["error"],
         tuple(row["failures"]),

@@ -68,8 +68,8 @@ def run(fault: Fault, testbed: Testbed, *, seed: int, short: bool) -> Result:
     namespaces = [ns.namespace, *scenario.extra_namespaces]
     testbed.plane.kubectl("delete", "namespace", *namespaces, "--wait=false", check=False)
     stopwatch.note("checks")
-    messages = Counter(one.message[:MESSAGE_LENGTH] for one in load.failures)
-    frequent = [text for text, _ in messages.most_common(MAX_MESSAGES)]
+    messages = Counter(failure.message[:MESSAGE_LENGTH] for failure in load.failures)
+    frequent = [message for message, _ in messages.most_common(MAX_MESSAGES)]
     texts = (*frequent, *scenario.notes[:MAX_MESSAGES])
     error = "; ".join(filter(None, errors))
     return Result(
@@ -96,5 +96,5 @@ def _wait_for_cleanup(testbed: Testbed) -> None:
 
 def _count_pods(cluster: Cluster) -> int:
     response = cluster.request("GET", "/api/v1/pods", query={"limit": 1})
-    listed = msgspec.json.decode(response)
-    return len(listed["items"]) + int(listed["metadata"].get("remainingItemCount", 0))
+    pod_list = msgspec.json.decode(response)
+    return len(pod_list["items"]) + int(pod_list["metadata"].get("remainingItemCount", 0))

@@ -15,12 +15,12 @@ class Schedule:
     """
 
     def __init__(self, faults: Iterable[Fault], lanes: int) -> None:
-        left = sorted(faults, key=lambda fault: -fault.minutes)
-        self._shared = [fault for fault in left if not fault.alone]
-        self._alone = [fault for fault in reversed(left) if fault.alone]
+        longest_first = sorted(faults, key=lambda fault: -fault.minutes)
+        self._shared = [fault for fault in longest_first if not fault.alone]
+        self._alone = [fault for fault in reversed(longest_first) if fault.alone]
         self._alone.sort(key=lambda fault: fault.fills)
-        needed = max(1, min(lanes, len(self._shared)))
-        self.lanes = range(needed if left else 0)
+        lane_count = max(1, min(lanes, len(self._shared)))
+        self.lanes = range(lane_count if longest_first else 0)
         """Lane numbers: no more lanes than shared rows."""
         self._taking, self._active = set(self.lanes), set(self.lanes)
         self._changed = threading.Condition()

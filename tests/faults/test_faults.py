@@ -24,6 +24,6 @@ def shared_testbed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[testbed
 @pytest.mark.parametrize("fault", SHORT)
 def test_fault(shared_testbed: testbed.Testbed, fault: Fault, seed: int) -> None:
     result = run(fault, shared_testbed, seed=seed, short=True)
-    failed = {name: check for name, check in result.checks.items() if not check.passed}
-    assert (result.error, failed) == ("", {}), "\n".join(result.failures)
+    failed_checks = {name: check for name, check in result.checks.items() if not check.passed}
+    assert (result.error, failed_checks) == ("", {}), "\n".join(result.failures)
     assert result.figures["delayed"] > 0

@@ -81,11 +81,13 @@ class Testbed:
         """Wait for a controller that is the leader by its own metrics, and return it."""
 
         def find() -> Command | None:
-            return next((one for one in self.controllers if is_leader(one)), None)
+            return next(
+                (controller for controller in self.controllers if is_leader(controller)), None
+            )
 
-        found = self.installed.ns.eventually(find)
-        assert found is not None
-        return found
+        leader = self.installed.ns.eventually(find)
+        assert leader is not None
+        return leader
 
     def restart(self, number: int) -> None:
         """Start a replica that has ended, and add it to the Service again."""
@@ -118,8 +120,8 @@ class Testbed:
         for number in range(CONTROLLERS):
             (self.installed.folder / f"ahead-{number}").write_text(str(seconds))
         for number in range(REPLICAS):
-            ahead = self.installed.folder / f"ahead-replica-{number}"
-            ahead.write_text(str(min(seconds, REPLICA_AHEAD)))
+            path = self.installed.folder / f"ahead-replica-{number}"
+            path.write_text(str(min(seconds, REPLICA_AHEAD)))
 
     def slow_reviews(self, seconds: float) -> None:
         """Delay each request to the replicas by this many seconds."""
@@ -127,14 +129,14 @@ class Testbed:
 
     def processes(self) -> dict[str, psutil.Process]:
         """Return the processes of Holdfast by name, such as `replica-0-worker`."""
-        found = {}
+        processes = {}
         for kind, commands in (("controller", self.controllers), ("replica", self.replicas)):
             for number, command in enumerate(commands):
                 process = psutil.Process(command.pid)
-                found[f"{kind}-{number}"] = process
+                processes[f"{kind}-{number}"] = process
                 for child in process.children():
-                    found[f"{kind}-{number}-worker"] = child
-        return found
+                    processes[f"{kind}-{number}-worker"] = child
+        return processes
 
 
 def configure(path: Path, generation: int) -> str:
@@ -219,19 +221,19 @@ def running_testbed(folder: Path, *, broken: str = "") -> Iterator[Testbed]:
 @contextmanager
 def _virt_api(plane: ControlPlane) -> Iterator[None]:
     """Give virt-api's Service an endpoint: endpoint routing does not dial external names."""
-    name, space = VIRT_API, ("--namespace", "kubevirt")
+    name, options = VIRT_API, ("--namespace", "kubevirt")
     configuration = json.loads(
         plane.kubectl("get", "validatingwebhookconfiguration", "virt-api-validator", "-o", "json")
     )
-    at = int(configuration["webhooks"][0]["clientConfig"]["service"]["port"])
-    with Relay(("127.0.0.1", at)) as relay:
+    port = int(configuration["webhooks"][0]["clientConfig"]["service"]["port"])
+    with Relay(("127.0.0.1", port)) as relay:
         endpoint = installed.endpoint(0, relay.port)
         endpoint["metadata"] = {"name": name, "labels": {"kubernetes.io/service-name": name}}
         service = installed.service()
         service["metadata"] = {"name": name}
-        service["spec"]["ports"] = [{"name": "webhook", "port": at}]
-        plane.kubectl(*space, "delete", "service", name)
-        plane.kubectl(*space, "apply", "-f", "-", stdin=yaml.safe_dump_all([service, endpoint]))
+        service["spec"]["ports"] = [{"name": "webhook", "port": port}]
+        plane.kubectl(*options, "delete", "service", name)
+        plane.kubectl(*options, "apply", "-f", "-", stdin=yaml.safe_dump_all([service, endpoint]))
         yield
 
 
@@ -258,18 +260,18 @@ def _probe(testbed: Testbed, number: int, stop: threading.Event) -> None:
         if number in testbed.taken_down:
             failures = 0
             continue
-        at = testbed.installed.ports[number]
-        failures = 0 if _is_ready(at) else failures + 1
-        wanted = failures < PROBE_FAILURES if ready else failures == 0
-        if wanted != ready:
+        port = testbed.installed.ports[number]
+        failures = 0 if _is_ready(port) else failures + 1
+        healthy = failures < PROBE_FAILURES if ready else failures == 0
+        if healthy != ready:
             with suppress(ControlPlaneError):
-                testbed.installed.join(number, at, ready=wanted)
-                ready = wanted
+                testbed.installed.join(number, port, ready=healthy)
+                ready = healthy
 
 
-def _is_ready(at: int) -> bool:
+def _is_ready(port: int) -> bool:
     context = ssl._create_unverified_context()
-    url = f"https://127.0.0.1:{at}/readyz"
+    url = f"https://127.0.0.1:{port}/readyz"
     try:
         with urllib.request.urlopen(url, context=context, timeout=PROBE_SECONDS) as response:
             return int(response.status) == 200

@@ -113,8 +113,8 @@ class VmLoad:
         while not self._all_run_within(min(recheck, end - time.monotonic())):
             recheck *= 2
             if time.monotonic() >= end:
-                left = self._storm.unsettled()
-                raise AssertionError(f"VMs not running after {RUNNING_AGAIN:.0f} s: {left}")
+                unsettled = self._storm.unsettled()
+                raise AssertionError(f"VMs not running after {RUNNING_AGAIN:.0f} s: {unsettled}")
             for name in (KWOK, KWOK_VMI):  # the testbed restarts them
                 process = self._ns.plane.process(name)
                 if process.running:
@@ -123,9 +123,9 @@ class VmLoad:
 
     def misplaced(self) -> list[str]:
         """Return the VMs that were bound to another node than their first since the row started."""
-        seen = {name: nodes[self._bound.get(name, 0) :] for name, nodes in self._nodes()}
+        bound_nodes = {name: nodes[self._bound.get(name, 0) :] for name, nodes in self._nodes()}
         return sorted(
-            name for name, nodes in seen.items() if set(nodes) - {self._first_nodes[name]}
+            name for name, nodes in bound_nodes.items() if set(nodes) - {self._first_nodes[name]}
         )
 
     def without_required_node(self) -> list[str]:
@@ -133,9 +133,9 @@ class VmLoad:
 
         Only pods that were created since the row started count.
         """
-        required = dict(self._seen.required)
+        required_nodes = dict(self._seen.required)
         return sorted(
-            uid for uid, node in required.items() if not node and uid not in self._earlier
+            uid for uid, node in required_nodes.items() if not node and uid not in self._earlier
         )
 
     def dry_run_pod(self) -> str:
@@ -145,8 +145,8 @@ class VmLoad:
         """
         manifest = launcher(self._ns.get("vmi", UNTOUCHED))
         manifest["metadata"]["name"] += "-dry-run"
-        seen = create_as_kubevirt(self._ns, manifest, "--dry-run=server")
-        return required_node(Pod.of(seen))
+        pod = create_as_kubevirt(self._ns, manifest, "--dry-run=server")
+        return required_node(Pod.of(pod))
 
     def _is_over_quota(self) -> bool:
         try:
@@ -195,8 +195,12 @@ class VmLoad:
 def required_node(pod: Pod) -> str:
     """Return the one node that a pod may run on; empty if it requires no single node."""
     names = [
-        {one.values for one in term if (one.key, one.operator, one.is_field) == BY_NAME}
+        {
+            requirement.values
+            for requirement in term
+            if (requirement.key, requirement.operator, requirement.is_field) == BY_NAME
+        }
         for term in node_affinity.terms(pod) or ()
     ]
-    common = set.intersection(*names) if names else set()
-    return next((values[0] for values in common if len(values) == 1), "")
+    common_values = set.intersection(*names) if names else set()
+    return next((values[0] for values in common_values if len(values) == 1), "")

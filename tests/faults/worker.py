@@ -35,14 +35,14 @@ def main() -> None:
     )  # a process started by nohup has no handler
     names: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_listen, args=(names,), daemon=True).start()
-    by_name = {fault.name: fault for fault in FAULTS}
+    faults_by_name = {fault.name: fault for fault in FAULTS}
     with (
         tempfile.TemporaryDirectory(prefix="holdfast-faults-") as folder,
         running_testbed(Path(folder), broken=options.broken) as testbed,
     ):
         print(READY, file=results)
         for name in iter(names.get, END):
-            result = run(by_name[name], testbed, seed=options.seed, short=options.short)
+            result = run(faults_by_name[name], testbed, seed=options.seed, short=options.short)
             print(json.dumps(to_dict(result)), file=results)
 
 

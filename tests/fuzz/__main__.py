@@ -79,12 +79,12 @@ def main() -> int:
     report = json.dumps([asdict(outcome) for outcome in outcomes], indent=2)
     (WORK / "report.json").write_text(report + "\n")
     print(f"{'target':15}{'seconds':>9}{'executions':>12}{'edges':>7}{'corpus':>8}{'failures':>10}")
-    for one in outcomes:
+    for result in outcomes:
         print(
-            f"{one.target:15}{one.seconds:9.0f}{one.executions:12,}{one.edges:7}"
-            f"{one.kept:8}{one.failures:10}"
+            f"{result.target:15}{result.seconds:9.0f}{result.executions:12,}{result.edges:7}"
+            f"{result.kept:8}{result.failures:10}"
         )
-    failed = any(one.failures for one in outcomes)
+    failed = any(result.failures for result in outcomes)
     print(f"failing inputs are in {WORK / 'found'}" if failed else "no failures")
     return int(failed)
 
@@ -99,31 +99,37 @@ def fuzz(target: str, seconds: float) -> Outcome:
     It also starts from the inputs of an interrupted run. Raises SystemExit if it is stopped, or if
     no coverage is measured.
     """
-    folder, found = WORK / "corpus" / target, WORK / "found"
+    folder, failure_folder = WORK / "corpus" / target, WORK / "found"
     folder.mkdir(parents=True, exist_ok=True)
-    found.mkdir(exist_ok=True)
-    always = (*LIMITS, f"-max_len={LONGEST.get(target, LONGEST_VALUE)}")
+    failure_folder.mkdir(exist_ok=True)
+    options = (*LIMITS, f"-max_len={LONGEST.get(target, LONGEST_VALUE)}")
     corpus.unpack([*seeds(target), *corpus.read(target)], folder)
     outcome = Outcome(target)
     began = time.monotonic()
-    while (left := seconds - (time.monotonic() - began)) > 1 and outcome.failures < MOST_FAILURES:
-        limits = [*always, f"-max_total_time={left:.0f}", f"-artifact_prefix={found}/{target}-"]
-        ended, said = drive(target, *limits, str(folder))
-        outcome.executions += sum(int(number) for number in _RUNS.findall(said))
-        outcome.edges = max([outcome.edges, *map(int, _COVERED.findall(said))])
-        outcome.failures += ended != 0
+    while (budget := seconds - (time.monotonic() - began)) > 1 and outcome.failures < MOST_FAILURES:
+        limits = [
+            *options,
+            f"-max_total_time={budget:.0f}",
+            f"-artifact_prefix={failure_folder}/{target}-",
+        ]
+        status, output = drive(target, *limits, str(folder))
+        outcome.executions += sum(int(number) for number in _RUNS.findall(output))
+        outcome.edges = max([outcome.edges, *map(int, _COVERED.findall(output))])
+        outcome.failures += status != 0
         if _stopping.is_set():
             raise SystemExit(f"{target}: stopped; the next run continues with its inputs")
     outcome.seconds = time.monotonic() - began
     if not outcome.edges:
         raise SystemExit(f"{target}: no coverage was measured; check INSTRUMENTED in drive.py")
-    least = WORK / "least" / target
-    shutil.rmtree(least, ignore_errors=True)
-    least.mkdir(parents=True)
-    ended, said = drive(target, *always, "-merge=1", "-use_counters=0", str(least), str(folder))
-    if ended:
-        raise SystemExit(f"the corpus of {target} could not be minimised:\n{said[-2_000:]}")
-    outcome.kept = corpus.write(target, least)
+    minimal_folder = WORK / "least" / target
+    shutil.rmtree(minimal_folder, ignore_errors=True)
+    minimal_folder.mkdir(parents=True)
+    status, output = drive(
+        target, *options, "-merge=1", "-use_counters=0", str(minimal_folder), str(folder)
+    )
+    if status:
+        raise SystemExit(f"the corpus of {target} could not be minimised:\n{output[-2_000:]}")
+    outcome.kept = corpus.write(target, minimal_folder)
     shutil.rmtree(folder)
     return outcome
 

@@ -18,9 +18,10 @@ def read(target: str) -> list[bytes]:
 def write(target: str, folder: Path) -> int:
     """Write a folder's files as the corpus of a target, shortest first; return their number."""
     inputs = sorted(
-        (file.read_bytes() for file in folder.iterdir()), key=lambda one: (len(one), one)
+        (file.read_bytes() for file in folder.iterdir()),
+        key=lambda content: (len(content), content),
     )
-    lines = [json.dumps(one.decode("latin-1")) + "\n" for one in inputs]
+    lines = [json.dumps(content.decode("latin-1")) + "\n" for content in inputs]
     FOLDER.mkdir(exist_ok=True)
     (FOLDER / f"{target}.jsonl").write_text("".join(lines), "ascii")
     return len(inputs)

@@ -17,13 +17,13 @@ def main() -> None:
         targets = importlib.import_module("tests.fuzz.targets")
     mutations = importlib.import_module("tests.fuzz.mutations")
 
-    def mutate(data: bytes, most: int, seed: int) -> bytes:
-        return bytes(mutations.mutate_json(data, most, seed, atheris.Mutate))
+    def mutate(data: bytes, max_size: int, seed: int) -> bytes:
+        return bytes(mutations.mutate_json(data, max_size, seed, atheris.Mutate))
 
     # a merge restarts itself in a shell, with this command
-    again = f"{sys.executable} -m tests.fuzz.drive {name}"
+    command = f"{sys.executable} -m tests.fuzz.drive {name}"
     options = {"custom_mutator": mutate} if name in JSON else {}
-    atheris.Setup([again, *sys.argv[2:]], targets.TARGETS[name], **options)
+    atheris.Setup([command, *sys.argv[2:]], targets.TARGETS[name], **options)
     atheris.Fuzz()
 
 

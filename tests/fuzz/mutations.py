@@ -70,7 +70,7 @@ WORDS: tuple[str, ...] = (
 ODD: tuple[Any, ...] = (None, True, False, 0, -1, 1.5, 2**63, 2**64, [], {}, [None], {"": {}})
 
 
-def mutate_json(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
+def mutate_json(data: bytes, max_size: int, seed: int, mutate: Mutate) -> bytes:
     """Return a JSON document with one to three changes.
 
     Mutates bytes instead with a probability of `BYTES_ALONE`, and if the data is not JSON or the
@@ -78,31 +78,31 @@ def mutate_json(data: bytes, most: int, seed: int, mutate: Mutate) -> bytes:
     """
     chance = random.Random(seed)
     if chance.random() < BYTES_ALONE:
-        return mutate(data, most)
+        return mutate(data, max_size)
     try:
         document = json.loads(data)
         for _ in range(chance.randint(1, 3)):
-            _change(document, chance, mutate, most)
-        changed = json.dumps(document, separators=(",", ":")).encode()
+            _change(document, chance, mutate, max_size)
+        content = json.dumps(document, separators=(",", ":")).encode()
     except (ValueError, RecursionError):
-        return mutate(data, most)
-    return changed if len(changed) <= most else mutate(data, most)
+        return mutate(data, max_size)
+    return content if len(content) <= max_size else mutate(data, max_size)
 
 
-def _change(document: Any, chance: random.Random, mutate: Mutate, most: int) -> None:
-    found = list(places(document)) if isinstance(document, dict | list) else []
-    if not found:
+def _change(document: Any, chance: random.Random, mutate: Mutate, max_size: int) -> None:
+    locations = list(places(document)) if isinstance(document, dict | list) else []
+    if not locations:
         return
-    container, key = chance.choice(found)
+    container, key = chance.choice(locations)
     action = chance.random()
     if action < LENGTHENED:
-        container[key] = _longer(container[key], chance, most)
+        container[key] = _longer(container[key], chance, max_size)
     elif action < 0.5:
         container[key] = _other(container[key], chance, mutate)
     elif action < 0.6:
         del container[key]
     elif action < 0.75:
-        source, name = chance.choice(found)
+        source, name = chance.choice(locations)
         if name in source if isinstance(source, dict) else name < len(source):
             container[key] = copy.deepcopy(source[name])
     elif isinstance(container, dict):
@@ -111,15 +111,15 @@ def _change(document: Any, chance: random.Random, mutate: Mutate, most: int) -> 
         container.insert(key, _new(chance))
 
 
-def _longer(value: Any, chance: random.Random, most: int) -> Any:
+def _longer(value: Any, chance: random.Random, max_size: int) -> Any:
     """Return a string or a list repeated, up to the maximum input size.
 
     The items of a list are copied: a shared item would be lengthened in all places at once.
     """
     if not value or not isinstance(value, str | list):
         return value
-    room = most // len(json.dumps(value))
-    times = min(2 ** chance.randint(1, most.bit_length()), max(room, 1))
+    limit = max_size // len(json.dumps(value))
+    times = min(2 ** chance.randint(1, max_size.bit_length()), max(limit, 1))
     if isinstance(value, str):
         return value * times
     return [copy.deepcopy(item) for _ in range(times) for item in value]

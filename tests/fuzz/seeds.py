@@ -40,8 +40,8 @@ def seeds(target: str) -> list[bytes]:
 
 
 def _requests() -> list[bytes]:
-    whole = [*SHAPES.values(), *OURS.values(), HIDDEN, *(head for head, _ in ENDLESS.values())]
-    return [cuts + one for one in whole for cuts in (bytes(3), b"\x04\x20\x40")]
+    streams = [*SHAPES.values(), *OURS.values(), HIDDEN, *(head for head, _ in ENDLESS.values())]
+    return [cuts + stream for stream in streams for cuts in (bytes(3), b"\x04\x20\x40")]
 
 
 def _values(rows: Any) -> list[bytes]:
@@ -49,9 +49,9 @@ def _values(rows: Any) -> list[bytes]:
 
 
 def _reviews() -> list[bytes]:
-    asking = {"delay": "15", "holdfast.dev/jitter": "5s", "type": "x"}
-    late = {"holdfast.dev/not-before": "2026-12-24T18:00:00Z"}
-    pod = make_pod(asking, labels={"type": "x"})
+    delay_annotations = {"delay": "15", "holdfast.dev/jitter": "5s", "type": "x"}
+    instant_annotations = {"holdfast.dev/not-before": "2026-12-24T18:00:00Z"}
+    pod = make_pod(delay_annotations, labels={"type": "x"})
     template = {"template": {"metadata": pod["metadata"], "spec": pod["spec"]}, "replicas": 2}
 
     def workload(group: str, kind: str, spec: Any) -> Any:
@@ -61,31 +61,31 @@ def _reviews() -> list[bytes]:
         )
 
     launcher = make_review(make_launcher(), userInfo={"username": kubevirt.CONTROLLER_ACCOUNT})
-    made = [
+    reviews = [
         make_review(pod),
-        make_review(make_pod(late)),
-        make_review(held(asking), operation="UPDATE", old=held({"delay": "20"})),
+        make_review(make_pod(instant_annotations)),
+        make_review(held(delay_annotations), operation="UPDATE", old=held({"delay": "20"})),
         workload("apps", "Deployment", template),
         workload("batch", "CronJob", {"jobTemplate": {"spec": template}}),
         workload("kubevirt.io", kubevirt.VM, template),
         launcher,
         launcher | {"vm": {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: VM_UID}},
     ]
-    return [json.dumps(one, separators=(",", ":")).encode() for one in made]
+    return [json.dumps(review, separators=(",", ":")).encode() for review in reviews]
 
 
 def _configurations() -> list[bytes]:
-    texts = [CONFIGURATION, *(HEAD + one.values[0] for one in FILES)]
-    made = [text.encode() for text in texts if len(text) < 20 * SHORT]
-    return [*made, *(json.dumps(yaml.safe_load(text)).encode() for text in texts[:1])]
+    texts = [CONFIGURATION, *(HEAD + case.values[0] for case in FILES)]
+    contents = [text.encode() for text in texts if len(text) < 20 * SHORT]
+    return [*contents, *(json.dumps(yaml.safe_load(text)).encode() for text in texts[:1])]
 
 
 def _kubeconfigs() -> list[bytes]:
     user: dict[str, Any] = {"exec": {"apiVersion": "client.authentication.k8s.io/v1"}}
-    others: list[dict[str, Any]] = [
+    changes: list[dict[str, Any]] = [
         {},
         {"users": [{"name": "u", "user": user | {"exec": user["exec"] | {"command": "x"}}}]},
         {"users": [{"name": "u", "user": {"client-certificate-data": "AAAA"}}]},
         {"clusters": [{"name": "c", "cluster": {"server": "x", "proxy-url": "http://[::1]:1"}}]},
     ]
-    return [json.dumps(RIGHT | other).encode() for other in others]
+    return [json.dumps(RIGHT | change).encode() for change in changes]

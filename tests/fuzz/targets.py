@@ -85,10 +85,10 @@ def configuration(content: bytes) -> None:
     try:
         profiles = _profiles(content)
     except ConfigurationError as exc:
-        told = str(exc)
-        assert told.startswith("h.yaml: "), told
-        assert told.isprintable(), ascii(told)
-        assert len(told) <= MESSAGE_LIMIT, len(told)
+        message = str(exc)
+        assert message.startswith("h.yaml: "), message
+        assert message.isprintable(), ascii(message)
+        assert len(message) <= MESSAGE_LIMIT, len(message)
         return
     assert configurations.digest(profiles) == configurations.digest(_profiles(content))
     json.dumps(pod_policies.policies(profiles))
@@ -98,10 +98,10 @@ def kubeconfig(content: bytes) -> None:
     """Check that a kubeconfig is accepted, or rejected with a message of one line."""
     file = _folder() / "config"
     with no_deeds():
-        told = kubeconfigs.complaint(file, content)
+        complaint = kubeconfigs.complaint(file, content)
     kube_config._cleanup_temp_files()  # type: ignore[no-untyped-call]
-    if told and "forbidden here" not in told:
-        kubeconfigs.check(told, file)
+    if complaint and "forbidden here" not in complaint:
+        kubeconfigs.check(complaint, file)
 
 
 def requests(content: bytes) -> None:
@@ -110,8 +110,8 @@ def requests(content: bytes) -> None:
     The first three bytes are the offsets at which the rest is cut into pieces. Each review must
     equal the one that gunicorn's parser reads.
     """
-    cuts, whole = list(content[:3]), content[3:]
-    parsing.check(parsing.cut(whole, cuts))
+    cuts, stream = list(content[:3]), content[3:]
+    parsing.check(parsing.cut(stream, cuts))
 
 
 def delays(content: bytes) -> None:
@@ -139,10 +139,10 @@ def instants(content: bytes) -> None:
         return
     assert text.isascii()
     assert milliseconds == durations.parse_instant(durations.canonical_instant(milliseconds))
-    whole, _, rest = text.partition(".")
-    digits = "".join(_leading_digits(rest))
+    head, _, tail = text.partition(".")
+    digits = "".join(_leading_digits(tail))
     try:
-        moment = datetime.fromisoformat(whole + rest[len(digits) :])
+        moment = datetime.fromisoformat(head + tail[len(digits) :])
     except OverflowError:
         return
     exact = _seconds(moment) * 1_000 + Fraction(int(digits or "0") * 1_000, 10 ** len(digits))
@@ -153,21 +153,21 @@ def hints(content: bytes) -> None:
     """Check that the controller can read the annotation of a held pod, which can be any text."""
     text = content.decode(errors="replace")
     keys = ("delay", "x")
-    for texts in (
+    for annotations in (
         {HELD_ANNOTATION: text},
         {HELD_ANNOTATION: text, "delay": "soon"},
         {"delay": text},
     ):
-        due = decide_due(texts, created_ms=CREATED_MS, jitter_key=UID, delay_keys=keys)
+        due = decide_due(annotations, created_ms=CREATED_MS, jitter_key=UID, delay_keys=keys)
         assert due.at_ms >= CREATED_MS, "due before its creation"
         assert due.problem.isprintable(), ascii(due.problem)
     try:
-        ask = read_hint(text)
+        hold_request = read_hint(text)
     except InvalidValueError:
         _refused(read_hint, text)
         return
-    canonical = format_hint(ask)
-    if canonical and max(ask.delay_ms, ask.jitter_ms) <= LONGEST:
+    canonical = format_hint(hold_request)
+    if canonical and max(hold_request.delay_ms, hold_request.jitter_ms) <= LONGEST:
         assert format_hint(read_hint(canonical)) == canonical
 
 
@@ -175,21 +175,21 @@ def windows(content: bytes) -> None:
     """Check when time windows open and close next."""
     text = content.decode(errors="replace")
     try:
-        found = calendar.parse(text)
+        schedule = calendar.parse(text)
     except InvalidValueError:
         _refused(calendar.parse, text)
         return
     for at_ms in (0, CREATED_MS, DST_MS):
-        opens_ms = found.next_open_ms(at_ms)
+        opens_ms = schedule.next_open_ms(at_ms)
         if opens_ms is None:
-            assert not found.is_open(at_ms)
+            assert not schedule.is_open(at_ms)
             continue
-        assert opens_ms == at_ms or not found.is_open(at_ms)
+        assert opens_ms == at_ms or not schedule.is_open(at_ms)
         assert opens_ms >= at_ms, "opens in the past"
-        assert found.is_open(opens_ms)
-        closes_ms = found.closes_ms(opens_ms)
+        assert schedule.is_open(opens_ms)
+        closes_ms = schedule.closes_ms(opens_ms)
         assert closes_ms is None or closes_ms > opens_ms
-        assert closes_ms is None or not found.is_open(closes_ms)
+        assert closes_ms is None or not schedule.is_open(closes_ms)
 
 
 def paces(content: bytes) -> None:
@@ -212,25 +212,25 @@ def waits(content: bytes) -> None:
     """Check that objects to wait for are limited in number, validly named, and round-trip."""
     text = content.decode(errors="replace")
     try:
-        found = targets.parse(text, WAITED)
+        wait_targets = targets.parse(text, WAITED)
     except InvalidValueError:
         _refused(lambda value: targets.parse(value, WAITED), text)
         return
-    assert 0 < len(found) <= targets.MAX_OBJECTS
-    for one in found:
-        assert syntax.is_object_name(one.name), "a path could be built of it"
-    assert targets.parse(", ".join(map(str, found)), WAITED) == found
+    assert 0 < len(wait_targets) <= targets.MAX_OBJECTS
+    for target in wait_targets:
+        assert syntax.is_object_name(target.name), "a path could be built of it"
+    assert targets.parse(", ".join(map(str, wait_targets)), WAITED) == wait_targets
 
 
 def freezes(content: bytes) -> None:
     """Check that a freeze has a printable reason, and never ends if its end is invalid."""
     reason, _, until = content.decode(errors="replace").partition("\n")
-    notes = {FREEZE: reason, FREEZE_UNTIL: until}
-    found = read_freeze(ApiObject(Metadata(name="shop", annotations=notes)))
-    assert found is not None
-    assert str(found).isprintable(), ascii(str(found))
-    assert len(str(found)) <= MESSAGE_LIMIT
-    assert bool(found.problem) <= (found.until_ms == NEVER_MS)
+    annotations = {FREEZE: reason, FREEZE_UNTIL: until}
+    freeze = read_freeze(ApiObject(Metadata(name="shop", annotations=annotations)))
+    assert freeze is not None
+    assert str(freeze).isprintable(), ascii(str(freeze))
+    assert len(str(freeze)) <= MESSAGE_LIMIT
+    assert bool(freeze.problem) <= (freeze.until_ms == NEVER_MS)
 
 
 def objects(content: bytes) -> None:
@@ -243,8 +243,8 @@ def objects(content: bytes) -> None:
             safe_json.decode(safe_json.ANY, content)
             safe_json.decode(safe_json.ANY, start + content + end)
         return
-    found = safe_json.decode(safe_json.ANY, start + content + end)
-    assert found["metadata"]["name"] == "p"
+    document = safe_json.decode(safe_json.ANY, start + content + end)
+    assert document["metadata"]["name"] == "p"
 
 
 TARGETS: dict[str, Target] = {
@@ -302,7 +302,9 @@ def _read(content: bytes) -> Any:
 def _is_whole(review: Any) -> bool:
     """Return whether a patch can apply: the API server always sends `metadata` and `spec`."""
     try:
-        return all(isinstance(review["request"]["object"][x], dict) for x in ("metadata", "spec"))
+        return all(
+            isinstance(review["request"]["object"][field], dict) for field in ("metadata", "spec")
+        )
     except (TypeError, KeyError):
         return False
 
@@ -316,9 +318,9 @@ def _refused(parse: Callable[[str], object], text: str) -> None:
     try:
         parse(text)
     except InvalidValueError as exc:
-        told = str(exc)
-        assert told.isprintable(), ascii(told)
-        assert len(told) <= VALUE_MESSAGE_LIMIT, told
+        message = str(exc)
+        assert message.isprintable(), ascii(message)
+        assert len(message) <= VALUE_MESSAGE_LIMIT, message
     else:
         raise AssertionError(f"{text!a} is accepted")
 

@@ -55,13 +55,13 @@ def plane(node: Node) -> ControlPlane:
 
 @pytest.fixture(scope="session")
 def installation(plane: ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> Installation:
-    made = Installation(plane, tmp_path_factory.mktemp("kustomizations"))
-    made.install()
-    return made
+    new_installation = Installation(plane, tmp_path_factory.mktemp("kustomizations"))
+    new_installation.install()
+    return new_installation
 
 
 @pytest.fixture
 def ns(plane: ControlPlane, installation: Installation) -> Iterator[Namespace]:
-    made = Namespace.create_new(plane, f"test-{next(_numbers)}")
-    yield made
-    plane.kubectl("delete", "namespace", made.namespace, "--wait=false")
+    namespace = Namespace.create_new(plane, f"test-{next(_numbers)}")
+    yield namespace
+    plane.kubectl("delete", "namespace", namespace.namespace, "--wait=false")

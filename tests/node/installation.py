@@ -80,8 +80,8 @@ class Installation:
         }
         if configuration is None:
             return self._kustomization("-".join(names), **content)
-        own = {"name": "holdfast-config", "namespace": NAMESPACE, "behavior": "replace"}
-        content["configMapGenerator"] = [own | {"files": ["holdfast.yaml"]}]
+        generator = {"name": "holdfast-config", "namespace": NAMESPACE, "behavior": "replace"}
+        content["configMapGenerator"] = [generator | {"files": ["holdfast.yaml"]}]
         folder = self._kustomization("-".join([*names, "own"]), **content)
         (folder / "holdfast.yaml").write_text(configuration)
         return folder
@@ -102,9 +102,9 @@ class Installation:
         kinds = "deployments,networkpolicies,poddisruptionbudgets,services,configmaps"
         cluster = "mutatingwebhookconfigurations,validatingwebhookconfigurations"
         columns = "custom-columns=K:.kind,N:.metadata.name,G:.metadata.generation"
-        chosen = ["-l", "app.kubernetes.io/name=holdfast", "-o", columns]
-        listed = self.kubectl("get", f"{kinds},{cluster}", *chosen)
-        return {" ".join(line.split()) for line in listed.splitlines()}
+        options = ["-l", "app.kubernetes.io/name=holdfast", "-o", columns]
+        output = self.kubectl("get", f"{kinds},{cluster}", *options)
+        return {" ".join(line.split()) for line in output.splitlines()}
 
     def kubectl(self, *arguments: str) -> str:
         return self.plane.kubectl("--namespace", NAMESPACE, *arguments, timeout=200)
@@ -120,21 +120,21 @@ class Installation:
 
     def replicas(self) -> list[str]:
         """Return the address of each admission server, as `host:port`."""
-        return [f"{one['status']['podIP']}:{_PORT}" for one in self.pods("webhook")]
+        return [f"{pod['status']['podIP']}:{_PORT}" for pod in self.pods("webhook")]
 
     def served(self) -> set[str]:
         return {shown(address) for address in self.replicas()}
 
     def rights(self, account: str) -> list[str]:
         """Return the permissions of a ServiceAccount in Holdfast's namespace."""
-        named = f"system:serviceaccount:{NAMESPACE}:{account}"
-        listed = self.kubectl("auth", "can-i", "--list", "--no-headers", "--as", named)
-        return [line for line in rights_in(listed) if not line.startswith("[")]
+        user = f"system:serviceaccount:{NAMESPACE}:{account}"
+        output = self.kubectl("auth", "can-i", "--list", "--no-headers", "--as", user)
+        return [line for line in rights_in(output) if not line.startswith("[")]
 
     def pods(self, component: str) -> list[Object]:
         selector = f"app.kubernetes.io/component={component}"
-        found = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
-        return [pod for pod in found if "deletionTimestamp" not in pod["metadata"]]
+        pods = json.loads(self.kubectl("get", "pods", "-l", selector, "-o", "json"))["items"]
+        return [pod for pod in pods if "deletionTimestamp" not in pod["metadata"]]
 
 
 @contextmanager
@@ -150,7 +150,7 @@ def running(plane: ControlPlane, *arguments: str) -> Iterator[None]:
 
 def variables(deployment: Object) -> dict[str, str]:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    return {one["name"]: one["value"] for one in container.get("env") or ()}
+    return {variable["name"]: variable["value"] for variable in container.get("env") or ()}
 
 
 def processes(pod: Object) -> Iterator[Path]:
@@ -191,9 +191,9 @@ def holdfast(plane: ControlPlane, *arguments: str) -> str:
         "--kubeconfig",
         str(plane.kubeconfig),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stdout + process.stderr
+    return process.stdout
 
 
 def uninstall(plane: ControlPlane, release: str) -> None:
@@ -206,11 +206,11 @@ def run_documented(plane: ControlPlane, start: str) -> str:
     Returns their output; a search without a match does not fail.
     """
     page = (MANIFESTS.parent / "docs" / "how-to" / "install.md").read_text(encoding="utf-8")
-    found = [step.command for step in transcript.steps(page) if step.command.startswith(start)]
-    assert found, start
+    commands = [step.command for step in transcript.steps(page) if step.command.startswith(start)]
+    assert commands, start
     path = f"{plane.bin}:{os.environ['PATH']}"
-    done = subprocess.run(
-        ["sh", "-c", "\n".join(found)],
+    process = subprocess.run(
+        ["sh", "-c", "\n".join(commands)],
         cwd=MANIFESTS,
         env={**os.environ, "PATH": path, "KUBECONFIG": str(plane.kubeconfig)},
         capture_output=True,
@@ -218,14 +218,14 @@ def run_documented(plane: ControlPlane, start: str) -> str:
         check=False,
         timeout=300,
     )
-    assert done.returncode == 0 or "| grep" in found[-1], done.stderr
-    return done.stdout
+    assert process.returncode == 0 or "| grep" in commands[-1], process.stderr
+    return process.stdout
 
 
 def all_objects(plane: ControlPlane) -> set[str]:
     """Return all objects of the cluster except Events and Leases, which change constantly."""
-    listed = plane.kubectl("api-resources", "--verbs=list", "-o", "name").split()
-    kinds = [one for one in listed if one.partition(".")[0] not in {"events", "leases"}]
+    names = plane.kubectl("api-resources", "--verbs=list", "-o", "name").split()
+    kinds = [name for name in names if name.partition(".")[0] not in {"events", "leases"}]
     columns = "custom-columns=K:.kind,S:.metadata.namespace,N:.metadata.name"
     shown = plane.kubectl("get", ",".join(kinds), "-A", "--no-headers", "-o", columns)
     return {" ".join(line.split()) for line in shown.splitlines() if line.strip()}

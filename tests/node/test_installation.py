@@ -72,8 +72,8 @@ def rejection(ns: Namespace) -> str:
 def fetch(url: str) -> str:
     """Return a page; empty if it is not served."""
     try:
-        with urllib.request.urlopen(url, timeout=5) as answer:
-            return str(answer.read(), "utf-8")
+        with urllib.request.urlopen(url, timeout=5) as response:
+            return str(response.read(), "utf-8")
     except OSError:
         return ""
 
@@ -81,30 +81,30 @@ def fetch(url: str) -> str:
 def await_repair(ns: Namespace, installation: Installation) -> None:
     """Wait until the Secret is valid again and served by every replica."""
     ns.eventually(lambda: usable(installation), REPAIR)
-    fresh = {leaf(installation).fingerprint}
-    ns.eventually(lambda: installation.served() == fresh, FOLLOW)
+    fingerprints = {leaf(installation).fingerprint}
+    ns.eventually(lambda: installation.served() == fingerprints, FOLLOW)
 
 
 @pytest.mark.timeout(900)  # the first test also sets up the node, the images and Holdfast
 def test_pods_are_held(ns: Namespace) -> None:
-    made = ns.create_pods(pod(f"p-{n}", DELAYED) for n in range(200))
-    assert [gates(one) for one in made] == [["holdfast.dev/delay"]] * 200
+    pods = ns.create_pods(pod(f"p-{n}", DELAYED) for n in range(200))
+    assert [gates(manifest) for manifest in pods] == [["holdfast.dev/delay"]] * 200
 
 
 def test_pod_is_released_and_runs_on_the_node(ns: Namespace) -> None:
     container = {"name": "main", "image": node_plan.PAUSE_IMAGE, "imagePullPolicy": "Never"}
-    made = ns.create(pod("real", {"delay": "3"}, containers=[container]))
-    assert gates(made) == ["holdfast.dev/delay"]
+    held_pod = ns.create(pod("real", {"delay": "3"}, containers=[container]))
+    assert gates(held_pod) == ["holdfast.dev/delay"]
     ns.kubectl("wait", "--for=condition=Ready", "pod/real", "--timeout=60s")
-    seen = ns.get("pod", "real")
-    assert seen["spec"]["nodeName"] == node_plan.NAME
-    assert ns.releases()["real"] >= created(seen) + 3
+    running_pod = ns.get("pod", "real")
+    assert running_pod["spec"]["nodeName"] == node_plan.NAME
+    assert ns.releases()["real"] >= created(running_pod) + 3
 
 
 def test_doctor_finds_no_problem(plane: ControlPlane, installation: Installation) -> None:
-    found = [line.partition(":")[0].split() for line in holdfast(plane, "doctor").splitlines()]
-    assert [about for level, *about in found if level != "OK"] == []
-    assert [about for _, *about in found] == [
+    checks = [line.partition(":")[0].split() for line in holdfast(plane, "doctor").splitlines()]
+    assert [subject for level, *subject in checks if level != "OK"] == []
+    assert [subject for _, *subject in checks] == [
         *(["API", "server"], ["clock"], ["webhooks"], ["caBundle"], ["server"], ["certificate"]),
         *(["Deployment"], ["Deployment"]),
         *(["configuration"],) * 3,  # the longest condition, the ConfigMap, and its webhooks
@@ -128,11 +128,11 @@ def test_documented_command_changes_the_log_level(
     ns: Namespace, plane: ControlPlane, installation: Installation
 ) -> None:
     (command,) = documented_commands("reference/logs.md")
-    selected = ("-l", "app.kubernetes.io/component=webhook", "--tail=-1")
+    options = ("-l", "app.kubernetes.io/component=webhook", "--tail=-1")
 
     def logged() -> bool:
         ns.apply(pod("logged", DELAYED), dry_run=True)  # an old replica may answer at first
-        return f"mutate patched: {ns.namespace}/logged" in installation.kubectl("logs", *selected)
+        return f"mutate patched: {ns.namespace}/logged" in installation.kubectl("logs", *options)
 
     plane.kubectl(*shlex.split(command)[1:])
     installation.rolled_out("holdfast-webhook")
@@ -144,10 +144,10 @@ def test_documented_command_changes_the_log_level(
 def test_reapplying_the_manifests_changes_nothing(
     plane: ControlPlane, installation: Installation
 ) -> None:
-    before = installation.generations()
+    generations = installation.generations()
     plane.kubectl("diff", "-k", str(MANIFESTS))  # fails if anything differs
     installation.apply()
-    assert installation.generations() == before
+    assert installation.generations() == generations
 
 
 @pytest.mark.parametrize("account", ["holdfast-webhook", "holdfast-controller"])
@@ -160,10 +160,10 @@ def test_rights_on_vms_match_the_reference(
     process: str, ns: Namespace, installation: Installation
 ) -> None:
     file, account = str(MANIFESTS / "kubevirt" / f"{process}.yaml"), f"holdfast-{process}"
-    wanted = expected_rights(f"{account}-kubevirt")
+    expected = expected_rights(f"{account}-kubevirt")
     installation.kubectl("apply", "-f", file)
     try:
-        ns.eventually(lambda: installation.rights(account) == wanted)
+        ns.eventually(lambda: installation.rights(account) == expected)
     finally:
         installation.kubectl("delete", "-f", file)
 
@@ -174,20 +174,20 @@ def test_rights_on_vms_match_the_reference(
 def test_token_is_mounted_only_in_the_controller(
     component: str, mounts: int, installation: Installation
 ) -> None:
-    for one in installation.pods(component):
-        names = [volume["name"] for volume in one["spec"]["volumes"]]
+    for manifest in installation.pods(component):
+        names = [volume["name"] for volume in manifest["spec"]["volumes"]]
         assert len([name for name in names if name.startswith("kube-api-access")]) == mounts
 
 
 @pytest.mark.parametrize("component", ["webhook", "controller"])
 def test_no_process_runs_as_pid_1(component: str, installation: Installation) -> None:
-    for one in installation.pods(component):
+    for manifest in installation.pods(component):
         ids = [
-            re.search(r"^NSpid:.*\t(\d+)$", (each / "status").read_text(), re.M)
-            for each in processes(one)
+            re.search(r"^NSpid:.*\t(\d+)$", (proc_path / "status").read_text(), re.M)
+            for proc_path in processes(manifest)
         ]
         assert ids
-        assert "1" not in [found[1] for found in ids if found]
+        assert "1" not in [match[1] for match in ids if match]
 
 
 @pytest.mark.timeout(900)
@@ -206,12 +206,14 @@ def test_errors_end_soon_after_a_replica_is_killed(
     victim = installation.pods("webhook")[0]
     with creating(ns) as load:
         time.sleep(3.0)
-        killed = time.monotonic()
+        killed_at = time.monotonic()
         kill(victim)
         time.sleep(15.0)
-    late = [said for began, said in load.failures if began > killed + MAX_ERROR_SECONDS]
-    assert (late, load.ungated) == ([], [])
-    assert [said for began, said in load.failures if began < killed - 3.0] == []
+    late_failures = [
+        message for began, message in load.failures if began > killed_at + MAX_ERROR_SECONDS
+    ]
+    assert (late_failures, load.ungated) == ([], [])
+    assert [message for began, message in load.failures if began < killed_at - 3.0] == []
     installation.rolled_out("holdfast-webhook")
 
 
@@ -219,10 +221,10 @@ def test_lost_certificate_is_replaced_under_load(ns: Namespace, installation: In
     def kept() -> str:
         return secret(installation, LEAF).get("tls.crt", "")
 
-    before = kept()
+    old_certificate = kept()
     with creating(ns) as load:
         installation.kubectl("delete", "secret", LEAF)
-        ns.eventually(lambda: kept() not in {"", before}, 120.0)
+        ns.eventually(lambda: kept() not in {"", old_certificate}, 120.0)
         await_repair(ns, installation)
         time.sleep(3.0)  # continue the load with the new certificate
     assert (load.failures, load.ungated) == ([], [])
@@ -232,34 +234,39 @@ def test_lost_certificate_is_replaced_under_load(ns: Namespace, installation: In
 def test_corrupt_pair_is_replaced_while_the_last_good_one_is_served(
     ns: Namespace, installation: Installation
 ) -> None:
-    good = installation.served()
-    failed = {address: reload_failures(address) for address in installation.replicas()}
+    fingerprints = installation.served()
+    failure_counts = {address: reload_failures(address) for address in installation.replicas()}
     with creating(ns) as load:
         # otherwise the controller repairs the Secret before replicas see it
         installation.scale("holdfast-controller", 0)
         mismatch(installation)
         ns.eventually(
-            lambda: all(reload_failures(one) > before for one, before in failed.items()), FOLLOW
+            lambda: all(
+                reload_failures(address) > count for address, count in failure_counts.items()
+            ),
+            FOLLOW,
         )
-        assert installation.served() == good
+        assert installation.served() == fingerprints
         installation.scale("holdfast-controller", 2)
         await_repair(ns, installation)
         corrupt(installation)
         await_repair(ns, installation)
     assert (load.failures, load.ungated) == ([], [])
-    assert installation.served().isdisjoint(good)
+    assert installation.served().isdisjoint(fingerprints)
 
 
 def test_upgrade_causes_no_errors(ns: Namespace, installation: Installation) -> None:
-    held = ns.create_pods([pod("held-before", {"delay": "20"})])
+    held_pods = ns.create_pods([pod("held-before", {"delay": "20"})])
     with creating(ns) as load:
         installation.apply(installation.version(TAGS[1]))
         installation.ready()
     assert (load.failures, load.ungated) == ([], [])
-    images = {one["spec"]["containers"][0]["image"] for one in installation.pods("webhook")}
+    images = {
+        manifest["spec"]["containers"][0]["image"] for manifest in installation.pods("webhook")
+    }
     assert images == {f"holdfast:{TAGS[1]}"}
-    released = ns.eventually(lambda: ns.releases().get("held-before", 0.0))
-    assert released >= created(held[0]) + 20
+    released_at = ns.eventually(lambda: ns.releases().get("held-before", 0.0))
+    assert released_at >= created(held_pods[0]) + 20
 
 
 @pytest.mark.parametrize(
@@ -272,11 +279,13 @@ def test_patches_for_control_planes_that_cannot_reach_pods(
     (patch,) = (
         text for _, text in transcript.blocks(page) if text.startswith("patches:") and mark in text
     )
-    one = {  # two replicas cannot share the port of the only node
+    single_replica = {  # two replicas cannot share the port of the only node
         "target": {"kind": "Deployment", "name": "holdfast-webhook"},
         "patch": "- {op: replace, path: /spec/replicas, value: 1}",
     }
-    installation.apply(installation.patched(mark, [*yaml.safe_load(patch)["patches"], one]))
+    installation.apply(
+        installation.patched(mark, [*yaml.safe_load(patch)["patches"], single_replica])
+    )
     installation.rolled_out("holdfast-webhook")
     ns.eventually(ns.holds_pods)
     (webhook,) = installation.pods("webhook")
@@ -301,8 +310,8 @@ def test_client_ca_rejects_clients_without_a_certificate(
     ns.eventually(lambda: UNCALLED in rejection(ns))
 
     def registered() -> bool:  # once every replica has reported the new configuration
-        found = plane.kubectl("get", "mutatingwebhookconfiguration", "holdfast", "-o", "yaml")
-        return "example.com/wait" in found
+        output = plane.kubectl("get", "mutatingwebhookconfiguration", "holdfast", "-o", "yaml")
+        return "example.com/wait" in output
 
     ns.eventually(registered)
     assert UNCALLED in rejection(ns)
@@ -316,7 +325,7 @@ def test_status_page_is_reachable_through_a_port_forward(
 ) -> None:
     page = (DOCS / "how-to" / "inspect-and-release.md").read_text()
     (patch,) = (text for _, text in transcript.blocks(page) if text.startswith("patches:"))
-    (command,) = (one for one in transcript.steps(page) if "port-forward" in one.command)
+    (command,) = (step for step in transcript.steps(page) if "port-forward" in step.command)
     installation.apply(installation.patched("status", yaml.safe_load(patch)["patches"]))
     installation.rolled_out("holdfast-controller")
     with running(plane, *shlex.split(command.command)[1:]):
@@ -360,9 +369,9 @@ def test_components_for_other_operators_can_be_built(
     component: str, kinds: set[str], plane: ControlPlane, installation: Installation
 ) -> None:
     built = plane.kubectl("kustomize", str(installation.with_components(component)))
-    found = [one for one in yaml.safe_load_all(built) if one["kind"] in kinds]
-    assert {one["kind"] for one in found} == kinds
-    assert {one["metadata"]["namespace"] for one in found} == {NAMESPACE}
+    objects = [document for document in yaml.safe_load_all(built) if document["kind"] in kinds]
+    assert {document["kind"] for document in objects} == kinds
+    assert {document["metadata"]["namespace"] for document in objects} == {NAMESPACE}
 
 
 @pytest.mark.parametrize("component", ["kubevirt", "high-availability", "client-ca"])
@@ -371,10 +380,12 @@ def test_components_use_a_custom_configuration(
 ) -> None:
     folder = installation.with_components(component, configuration="# mine")
     built = [*yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))]
-    (found,) = [one for one in built if one["kind"] == "ConfigMap"]
-    assert found["data"] == {"holdfast.yaml": "# mine"}
+    (config_map,) = [document for document in built if document["kind"] == "ConfigMap"]
+    assert config_map["data"] == {"holdfast.yaml": "# mine"}
     disabled = {"HOLDFAST_DISABLE_PLUGINS": "sticky"} if component != "kubevirt" else {}
-    assert [variables(one) for one in built if one["kind"] == "Deployment"] == [disabled] * 2
+    assert [variables(document) for document in built if document["kind"] == "Deployment"] == [
+        disabled
+    ] * 2
 
 
 def test_client_ca_moves_probes_and_metrics_to_the_health_port(
@@ -382,8 +393,8 @@ def test_client_ca_moves_probes_and_metrics_to_the_health_port(
 ) -> None:
     folder = installation.with_components("monitoring", "client-ca")
     built = {
-        (one["kind"], one["metadata"]["name"]): one.get("spec")
-        for one in yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))
+        (document["kind"], document["metadata"]["name"]): document.get("spec")
+        for document in yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))
     }
     (webhook,) = built["Deployment", "holdfast-webhook"]["template"]["spec"]["containers"]
     (controller,) = built["Deployment", "holdfast-controller"]["template"]["spec"]["containers"]
@@ -391,13 +402,13 @@ def test_client_ca_moves_probes_and_metrics_to_the_health_port(
     assert {"--health-port=8082", "--client-ca=/etc/holdfast-client-ca/ca.crt"} < {*webhook["args"]}
     assert "--webhook-health-port=8082" in controller["args"]
     probes = [webhook[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
-    assert {(one["port"], one["scheme"]) for one in probes} == {("health", "HTTP")}
-    (watched,) = built["PodMonitor", "holdfast-webhook"]["podMetricsEndpoints"]
-    assert watched == {"port": "health", "path": "/metrics"}
+    assert {(probe["port"], probe["scheme"]) for probe in probes} == {("health", "HTTP")}
+    (endpoint,) = built["PodMonitor", "holdfast-webhook"]["podMetricsEndpoints"]
+    assert endpoint == {"port": "health", "path": "/metrics"}
     (inbound,) = built["NetworkPolicy", "holdfast-webhook"]["ingress"]
     outbound = built["NetworkPolicy", "holdfast-controller"]["egress"][-1]
-    assert [one["port"] for one in inbound["ports"]] == ["https", "health"]
-    assert [one["port"] for one in outbound["ports"]] == ["https", "health"]
+    assert [port["port"] for port in inbound["ports"]] == ["https", "health"]
+    assert [port["port"] for port in outbound["ports"]] == ["https", "health"]
 
 
 def test_cert_manager_component_keeps_other_annotations(
@@ -405,9 +416,9 @@ def test_cert_manager_component_keeps_other_annotations(
 ) -> None:
     built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
     annotations = [
-        one["metadata"]["annotations"]
-        for one in yaml.safe_load_all(built)
-        if one["kind"].endswith("WebhookConfiguration")
+        document["metadata"]["annotations"]
+        for document in yaml.safe_load_all(built)
+        if document["kind"].endswith("WebhookConfiguration")
     ]
     assert annotations == 2 * [
         {
@@ -421,7 +432,7 @@ def test_cert_manager_component_removes_the_right_to_secrets(
     plane: ControlPlane, installation: Installation
 ) -> None:
     built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
-    rules = [rule for one in yaml.safe_load_all(built) for rule in one.get("rules") or ()]
+    rules = [rule for document in yaml.safe_load_all(built) for rule in document.get("rules") or ()]
     assert [rule for rule in rules if "secrets" in rule["resources"]] == []
 
 
@@ -430,16 +441,20 @@ def test_uninstall_waits_for_held_pods_and_removes_everything(
     plane: ControlPlane, installation: Installation
 ) -> None:
     ns = Namespace.create_new(plane, "uninstall")
-    made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
+    pods = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
     uninstall(plane, "wait")
-    check_uninstalled(ns, made, installation)
+    check_uninstalled(ns, pods, installation)
 
 
-def check_uninstalled(ns: Namespace, made: list[Object], installation: Installation) -> None:
+def check_uninstalled(ns: Namespace, pods: list[Object], installation: Installation) -> None:
     """Check that these pods were released on time, and that nothing of Holdfast is left."""
-    released = ns.releases()
-    early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
-    assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 20)
+    release_times = ns.releases()
+    early_pods = [
+        manifest
+        for manifest in pods
+        if release_times[manifest["metadata"]["name"]] < created(manifest) + 15
+    ]
+    assert (early_pods, [gates(manifest) for manifest in ns.all("pods")]) == ([], [[]] * 20)
     tests = re.findall(r"namespace/(test-\S+)", ns.plane.kubectl("get", "namespaces", "-o", "name"))
     ns.plane.kubectl("delete", "namespace", ns.namespace, *tests, "--ignore-not-found", timeout=300)
     assert all_objects(ns.plane) == installation.before
@@ -451,9 +466,9 @@ def test_uninstall_with_kubectl_removes_everything(
 ) -> None:
     installation.install()
     ns = Namespace.create_new(plane, "uninstall-by-hand")
-    made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
+    pods = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(20))
     assert "webhookconfiguration" in run_documented(plane, "kubectl delete mutating")
     assert run_documented(plane, "kubectl get pods -A").count("held-") == 20
     ns.eventually(lambda: run_documented(plane, "kubectl get pods -A") == "")
     assert 'namespace "holdfast-system" deleted' in run_documented(plane, "kubectl delete -k .")
-    check_uninstalled(ns, made, installation)
+    check_uninstalled(ns, pods, installation)

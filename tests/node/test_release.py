@@ -35,37 +35,37 @@ class Release:
     def helm(self, command: str, *arguments: str) -> None:
         """Run helm on the release, without the user's settings."""
         binary = build.ensure(modules=HELM) / "helm"
-        where = ("--namespace", ELSEWHERE, "--kubeconfig", str(self._plane.kubeconfig))
+        options = ("--namespace", ELSEWHERE, "--kubeconfig", str(self._plane.kubeconfig))
         homes = {f"HELM_{name}_HOME": str(self._folder) for name in ("CACHE", "CONFIG", "DATA")}
-        done = subprocess.run(
-            [str(binary), command, "holdfast", *arguments, *where],
+        process = subprocess.run(
+            [str(binary), command, "holdfast", *arguments, *options],
             env={**os.environ, **homes},
             capture_output=True,
             text=True,
             check=False,
             timeout=400,
         )
-        assert done.returncode == 0, done.stderr
+        assert process.returncode == 0, process.stderr
 
     def rolled_out(self) -> None:
         """Wait until the newest template runs."""
         for name in ("holdfast-webhook", "holdfast-controller"):
-            where = ("--namespace", ELSEWHERE, f"deployment/{name}", "--timeout=180s")
-            self._plane.kubectl("rollout", "status", *where, timeout=200)
+            options = ("--namespace", ELSEWHERE, f"deployment/{name}", "--timeout=180s")
+            self._plane.kubectl("rollout", "status", *options, timeout=200)
 
     def image(self) -> str:
         """Return the image of the admission servers."""
         path = "jsonpath={.spec.template.spec.containers[0].image}"
-        where = ("--namespace", ELSEWHERE, "deployment/holdfast-webhook")
-        return self._plane.kubectl("get", *where, "-o", path)
+        options = ("--namespace", ELSEWHERE, "deployment/holdfast-webhook")
+        return self._plane.kubectl("get", *options, "-o", path)
 
 
 def refusal(plane: ControlPlane) -> str:
     """Return the error when the controller's account labels a pod; empty if it is allowed."""
     user = f"system:serviceaccount:{ELSEWHERE}:holdfast-controller"
-    selected = ("-l", "app.kubernetes.io/component=controller", "x=y", "--dry-run=server")
+    arguments = ("-l", "app.kubernetes.io/component=controller", "x=y", "--dry-run=server")
     try:
-        plane.kubectl("--as", user, "--namespace", ELSEWHERE, "label", "pods", *selected)
+        plane.kubectl("--as", user, "--namespace", ELSEWHERE, "label", "pods", *arguments)
     except ControlPlaneError as error:
         return str(error)
     return ""
@@ -89,18 +89,18 @@ def install(plane: ControlPlane, file: Path) -> None:
     """Apply a file, and wait until its Deployments are rolled out."""
     plane.kubectl("apply", "-f", str(file))
     for name in ("holdfast-webhook", "holdfast-controller"):
-        where = ("--namespace", NAMESPACE, f"deployment/{name}", "--timeout=180s")
-        plane.kubectl("rollout", "status", *where, timeout=200)
+        options = ("--namespace", NAMESPACE, f"deployment/{name}", "--timeout=180s")
+        plane.kubectl("rollout", "status", *options, timeout=200)
 
 
 @pytest.mark.timeout(900)
 def test_install_yaml_installs_and_upgrades(plane: ControlPlane, dist: Path) -> None:
-    before = all_objects(plane)
+    objects_before = all_objects(plane)
     install(plane, dist / "install.yaml")
     ns = Namespace.create_new(plane, "one-file")
     ns.eventually(ns.holds_pods)
-    made = ns.create(pod("held", {"delay": "3"}))
-    assert ns.eventually(lambda: ns.releases().get("held", 0.0)) >= created(made) + 3
+    held_pod = ns.create(pod("held", {"delay": "3"}))
+    assert ns.eventually(lambda: ns.releases().get("held", 0.0)) >= created(held_pod) + 3
 
     file = dist / "next.yaml"
     text, count = re.subn(
@@ -113,19 +113,19 @@ def test_install_yaml_installs_and_upgrades(plane: ControlPlane, dist: Path) -> 
     assert load.made > 100
     uninstall(plane, "now")
     plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
-    assert all_objects(plane) == before
+    assert all_objects(plane) == objects_before
 
 
 @pytest.mark.timeout(900)
 def test_chart_installs_upgrades_rolls_back_and_uninstalls(
     plane: ControlPlane, dist: Path, tmp_path: Path
 ) -> None:
-    before = all_objects(plane)
+    objects_before = all_objects(plane)
     release = Release(plane, tmp_path)
     chart = str(dist / f"holdfast-{TAGS[0]}.tgz")
     release.helm("install", chart, "--create-namespace", *_WAIT)
-    first = release.image()
-    assert first.startswith(f"{REPOSITORY}@sha256:")
+    first_image = release.image()
+    assert first_image.startswith(f"{REPOSITORY}@sha256:")
     ns = Namespace.create_new(plane, "chart")
     ns.eventually(ns.holds_pods)
 
@@ -143,16 +143,20 @@ def test_chart_installs_upgrades_rolls_back_and_uninstalls(
         assert release.image() == f"{REPOSITORY}:{TAGS[1]}"
         release.helm("rollback", "1", *_WAIT)
         release.rolled_out()
-    assert release.image() == first
+    assert release.image() == first_image
     assert (load.failures, load.ungated) == ([], [])
     assert load.made > 100
 
     plane.kubectl("delete", "namespace", ns.namespace, timeout=200)
     ns = Namespace.create_new(plane, "chart-uninstall")
-    made = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(5))
+    pods = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(5))
     release.helm("uninstall", "--timeout=300s")
-    released = ns.releases()
-    early = [one for one in made if released[one["metadata"]["name"]] < created(one) + 15]
-    assert (early, [gates(one) for one in ns.all("pods")]) == ([], [[]] * 5)
+    release_times = ns.releases()
+    early_pods = [
+        manifest
+        for manifest in pods
+        if release_times[manifest["metadata"]["name"]] < created(manifest) + 15
+    ]
+    assert (early_pods, [gates(manifest) for manifest in ns.all("pods")]) == ([], [[]] * 5)
     plane.kubectl("delete", "namespace", ns.namespace, ELSEWHERE, timeout=200)
-    assert all_objects(plane) == before
+    assert all_objects(plane) == objects_before

@@ -47,26 +47,26 @@ def kernel() -> Iterator[None]:
         lines = [line for line in rules.stdout.splitlines() if not line.startswith("#")]
         return Path("/proc/mounts").read_text(), "\n".join(lines), settings
 
-    before = seen()
+    state_before = seen()
     yield
-    assert seen() == before
+    assert seen() == state_before
 
 
 def leftovers(name: str) -> list[str]:
     """Return the leftover folders, control groups and processes of a sandbox."""
-    found = [
+    entries = [
         str(Path(folder) / name)
         for folder, folders, _ in os.walk("/sys/fs/cgroup")  # folders may disappear during the walk
         if name in folders
     ]
-    found += [str(path) for path in Path("/tmp").glob(name)]
+    entries += [str(path) for path in Path("/tmp").glob(name)]
     for process in Path("/proc").glob("[0-9]*"):
         try:
-            shown = (process / "cmdline").read_bytes().decode(errors="replace")
+            command_line = (process / "cmdline").read_bytes().decode(errors="replace")
         except OSError:
             continue
-        found += [shown] if name in shown else []
-    return found
+        entries += [command_line] if name in command_line else []
+    return entries
 
 
 def eventually(look: Callable[[], bool]) -> None:
@@ -77,23 +77,23 @@ def eventually(look: Callable[[], bool]) -> None:
 
 
 def test_sandbox_runs_a_pod_and_cleans_up(kernel: None) -> None:
-    done = subprocess.run(
+    process = subprocess.run(
         command(sys.executable, "-c", _PROGRAM, "0"), capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    assert leftovers(Path(done.stdout.strip()).name) == []
+    assert process.returncode == 0, process.stderr
+    assert leftovers(Path(process.stdout.strip()).name) == []
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL], ids=["terminated", "killed"])
 def test_terminated_sandbox_is_cleaned_up(number: signal.Signals, kernel: None) -> None:
     with subprocess.Popen(
         command(sys.executable, "-c", _PROGRAM, "600"), stdout=subprocess.PIPE, text=True
-    ) as running:
-        assert running.stdout is not None
-        name = Path(running.stdout.readline().strip()).name
+    ) as process:
+        assert process.stdout is not None
+        name = Path(process.stdout.readline().strip()).name
         assert len(leftovers(name)) > 3
-        os.kill(running.pid, number)
-        running.wait(_PATIENCE)
+        os.kill(process.pid, number)
+        process.wait(_PATIENCE)
         eventually(lambda: leftovers(name) == [])
 
 
@@ -104,8 +104,8 @@ def test_exit_status_is_that_of_the_command() -> None:
 def test_only_one_sandbox_runs_at_a_time() -> None:
     with (
         cache.locked(cache.root() / "sandbox.lock"),
-        subprocess.Popen(command("true"), stderr=subprocess.PIPE, text=True) as waiting,
+        subprocess.Popen(command("true"), stderr=subprocess.PIPE, text=True) as process,
     ):
-        assert waiting.stderr is not None
-        assert "waiting for another sandbox" in waiting.stderr.readline()
-        waiting.terminate()
+        assert process.stderr is not None
+        assert "waiting for another sandbox" in process.stderr.readline()
+        process.terminate()

@@ -48,13 +48,13 @@ class ApiServer:
             self._thread.join()
 
     def write_kubeconfig(self, file: Path) -> None:
-        named = {
+        entries = {
             "clusters": [{"name": "x", "cluster": {"server": self.address}}],
             "users": [{"name": "x", "user": {"token": "x"}}],
             "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
         }
         kinds = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
-        file.write_text(json.dumps(kinds | named))
+        file.write_text(json.dumps(kinds | entries))
 
     def wait(self) -> None:
         time.sleep(self._chance.uniform(0, MAX_DELAY))
@@ -68,10 +68,10 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
         def do_GET(self) -> None:
             server.requested_paths.append(self.path)
             server.wait()
-            found = server.objects.get(self.path)
-            missing = {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
-            body = json.dumps(missing if found is None else found).encode()
-            self.wfile.write(b"HTTP/1.1 %d X\r\n" % (404 if found is None else 200))
+            document = server.objects.get(self.path)
+            not_found = {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
+            body = json.dumps(not_found if document is None else document).encode()
+            self.wfile.write(b"HTTP/1.1 %d X\r\n" % (404 if document is None else 200))
             while not server.may_end.wait(DRIP):
                 self.wfile.write(b"X-Wait: on\r\n")
             self.wfile.write(b"Content-Length: %d\r\n\r\n" % len(body) + body)

@@ -46,11 +46,13 @@ class Answer:
         return json.loads(self.body)
 
 
-def wait_until(what: str, happened: Callable[[], object], patience: float = PATIENCE) -> None:
+def wait_until(
+    description: str, condition: Callable[[], object], patience: float = PATIENCE
+) -> None:
     end = time.monotonic() + patience
-    while not happened():
+    while not condition():
         if time.monotonic() > end:
-            raise AssertionError(f"{what}: not within {patience:g} s")
+            raise AssertionError(f"{description}: not within {patience:g} s")
         time.sleep(0.02)
 
 
@@ -130,7 +132,7 @@ class Server:
 
     def open_connections(self) -> int:
         connections = self.worker.net_connections("tcp")
-        return sum(one.status == psutil.CONN_ESTABLISHED for one in connections)
+        return sum(connection.status == psutil.CONN_ESTABLISHED for connection in connections)
 
     def terminate(self) -> int:
         """Send SIGTERM to the master, and return its exit status."""

@@ -11,7 +11,9 @@ MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "base" / "webhook
 def allowed() -> int:
     """Return the memory limit of the webhook in the manifests, in bytes."""
     (deployment,) = [
-        each for each in yaml.safe_load_all(MANIFEST.read_text()) if each["kind"] == "Deployment"
+        document
+        for document in yaml.safe_load_all(MANIFEST.read_text())
+        if document["kind"] == "Deployment"
     ]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     limit = container["resources"]["limits"]["memory"]
@@ -24,5 +26,5 @@ def peak(process: psutil.Process) -> int:
     status = Path(f"/proc/{process.pid}/status")
     if not status.exists():
         return int(process.memory_info().rss)
-    (line,) = [one for one in status.read_text().splitlines() if one.startswith("VmHWM:")]
+    (line,) = [entry for entry in status.read_text().splitlines() if entry.startswith("VmHWM:")]
     return int(line.split()[1]) << 10

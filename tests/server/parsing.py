@@ -112,47 +112,47 @@ def read(pieces: list[bytes]) -> Found:
         worker.feed(piece)
     written, closed = worker.transport.written, worker.transport.closed
     written = written.replace(b"HTTP/1.1 100 Continue\r\n\r\n", b"")
-    statuses = [int(one[:3]) for one in written.split(b"HTTP/1.1 ")[1:]]
+    statuses = [int(response[:3]) for response in written.split(b"HTTP/1.1 ")[1:]]
     worker.connection.connection_lost(None)
     return Found(worker.requests, statuses, closed)
 
 
-def read_by_gunicorn(whole: bytes) -> list[tuple[str, str, bytes]]:
+def read_by_gunicorn(stream: bytes) -> list[tuple[str, str, bytes]]:
     """Read requests with gunicorn's parser, which is also strict, until it rejects one."""
-    found: list[tuple[str, str, bytes]] = []
-    while whole:
+    requests: list[tuple[str, str, bytes]] = []
+    while stream:
         body: list[bytes] = []
         parser = PythonProtocol(on_body=body.append, **LIMITS)
         try:
-            parser.feed(whole)
+            parser.feed(stream)
         except Exception:  # noqa: BLE001 - any error is a rejection
-            return found
+            return requests
         if not parser.is_complete:
-            return found
+            return requests
         path = parser.path.partition(b"?")[0].decode("latin-1")
-        found.append((parser.method.decode("latin-1"), path, b"".join(body)))
+        requests.append((parser.method.decode("latin-1"), path, b"".join(body)))
         if not parser.should_keep_alive:
-            return found
-        whole = parser.remaining()
-    return found
+            return requests
+        stream = parser.remaining()
+    return requests
 
 
 def check(pieces: list[bytes]) -> Found:
     """Check that requests are read as one strict parser and the other read them, or refused."""
-    found, whole = read(pieces), b"".join(pieces)
-    assert len(found.statuses) in {len(found.requests), len(found.requests) + 1}
-    assert found.error in {None, 400, 403, 413, 414, 431}
-    assert found.error is None or found.closed
-    together = read([whole])
-    short = len(found.requests)
-    assert found.requests[: short - 1] == together.requests[: short - 1]
-    theirs = read_by_gunicorn(whole)
-    for ours, other in zip(found.requests, theirs, strict=False):
-        if ours.method == "POST":  # bodies of others are not read
-            assert (ours.method, ours.path, ours.body) == other
-    return found
+    result, stream = read(pieces), b"".join(pieces)
+    assert len(result.statuses) in {len(result.requests), len(result.requests) + 1}
+    assert result.error in {None, 400, 403, 413, 414, 431}
+    assert result.error is None or result.closed
+    unsplit = read([stream])
+    count = len(result.requests)
+    assert result.requests[: count - 1] == unsplit.requests[: count - 1]
+    gunicorn_requests = read_by_gunicorn(stream)
+    for request, expected in zip(result.requests, gunicorn_requests, strict=False):
+        if request.method == "POST":  # bodies of others are not read
+            assert (request.method, request.path, request.body) == expected
+    return result
 
 
-def cut(whole: bytes, cuts: list[int]) -> list[bytes]:
-    edges = [0, *sorted(min(at, len(whole)) for at in cuts), len(whole)]
-    return [whole[start:end] for start, end in pairwise(edges) if start < end]
+def cut(stream: bytes, cuts: list[int]) -> list[bytes]:
+    edges = [0, *sorted(min(position, len(stream)) for position in cuts), len(stream)]
+    return [stream[start:end] for start, end in pairwise(edges) if start < end]

@@ -64,9 +64,9 @@ class Serving:
     @contextmanager
     def cpu_time_within(self, seconds: float) -> Iterator[None]:
         """Check that the worker uses at most this many seconds of CPU time in the block."""
-        before = _cpu_time(self.worker)
+        start_seconds = _cpu_time(self.worker)
         yield
-        assert _cpu_time(self.worker) - before <= seconds
+        assert _cpu_time(self.worker) - start_seconds <= seconds
 
     def check_healthy(self, *, errors: bool = False) -> None:
         """Check that no review failed, no worker died, and each log line has our format.
@@ -76,9 +76,11 @@ class Serving:
         assert self.workers() == [self.worker], "the worker was killed and restarted"
         metrics = self.ask("GET", "/metrics").body.decode()
         assert "holdfast_reviews_total" in metrics
-        failed = re.findall(r'^holdfast_reviews_total\{outcome="failed".* (\S+)$', metrics, re.M)
-        assert failed
-        assert set(failed) == {"0.0"}
+        failed_counts = re.findall(
+            r'^holdfast_reviews_total\{outcome="failed".* (\S+)$', metrics, re.M
+        )
+        assert failed_counts
+        assert set(failed_counts) == {"0.0"}
         for line in self.log_lines():
             assert line.isprintable(), ascii(line)
             assert len(line) < LONGEST_LINE
@@ -87,8 +89,8 @@ class Serving:
                 assert TEXT.fullmatch(line.replace(" ERROR ", " INFO ") if errors else line), line
             else:
                 record = json.loads(line)
-                permitted = {"debug", "info", "warning"} | ({"error"} if errors else set())
-                assert record["level"] in permitted, line
+                permitted_levels = {"debug", "info", "warning"} | ({"error"} if errors else set())
+                assert record["level"] in permitted_levels, line
                 assert record["message"] != "forged"
 
 

@@ -25,8 +25,8 @@ def test_body_arrives_complete(serve: Serve, size: int, pieces: int) -> None:
     client = server.client()
     try:
         for _ in range(2):
-            sent = chunked(body, pieces) if pieces else body
-            answer = ask(client, "POST", "/mutate", sent, encode_chunked=bool(pieces))
+            content = chunked(body, pieces) if pieces else body
+            answer = ask(client, "POST", "/mutate", content, encode_chunked=bool(pieces))
             assert answer.json()["received"] == len(body)
     finally:
         client.close()
@@ -46,11 +46,11 @@ def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
     server = serve()
     blocking = b'{"block": true, "sleep": 0.2}'
     bodies = [b"{}", b'{"a": 1}', blocking, b"{ }", b'{"last": 1}']
-    *ahead, last = [
+    *first_requests, last_request = [
         head % len(body) + body for head, body in zip([HEAD] * 4 + [CLOSING], bodies, strict=True)
     ]
     with server.raw() as client:
-        client.sendall(b"".join(ahead) + last)
+        client.sendall(b"".join(first_requests) + last_request)
         answers = everything_from(client)
     assert received(answers) == [len(body) for body in bodies]
 

@@ -26,10 +26,10 @@ def burst(server: Server, source: str) -> Iterator[None]:
             for _ in range(BARE):
                 if stop.is_set():
                     return
-                bare = stack.enter_context(socket.socket())
-                bare.bind((source, 0))
-                bare.setblocking(False)
-                bare.connect_ex(("127.0.0.1", server.port))
+                client = stack.enter_context(socket.socket())
+                client.bind((source, 0))
+                client.setblocking(False)
+                client.connect_ex(("127.0.0.1", server.port))
 
         thread = threading.Thread(target=connect)
         thread.start()
@@ -43,14 +43,14 @@ def burst(server: Server, source: str) -> Iterator[None]:
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"], ids=["same", "another"])
 def test_burst_of_bare_connects_resets_no_handshake(serve: Serve, source: str) -> None:
     server = serve(max_connections=CAP, handshake_timeout=PATIENCE, request_deadline=PATIENCE)
-    served = [server.client() for _ in range(SERVED)]
+    clients = [server.client() for _ in range(SERVED)]
     try:
-        for client in served:
+        for client in clients:
             assert ask(client, "GET", "/healthz").status == 200
         with ThreadPoolExecutor(8) as pool, burst(server, source):
             answers = list(pool.map(lambda _: server.get("/healthz").status, range(CLIENTS)))
         assert answers == [200] * CLIENTS
         assert server.open_connections() <= CAP
     finally:
-        for client in served:
+        for client in clients:
             client.close()

@@ -113,11 +113,11 @@ def test_review_in_flight_is_answered_before_shutdown(serve: Serve) -> None:
         return answer.status, answer.headers["Connection"]
 
     with ThreadPoolExecutor(1) as pool:
-        running = pool.submit(review)
+        future = pool.submit(review)
         assert started.wait(PATIENCE)
         wait_until("it is running", lambda: server.get("/count").body == b"1")
         assert server.terminate() == 0
-        assert running.result(PATIENCE) == (200, "close")
+        assert future.result(PATIENCE) == (200, "close")
 
 
 def test_new_connections_are_served_during_the_drain(serve: Serve) -> None:

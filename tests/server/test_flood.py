@@ -26,7 +26,13 @@ def test_disconnected_pipelining_clients_leak_no_memory(
         sizes = []
         for _ in range(2):
             flood_server(serving.command.address)
-            eventually(lambda: not any(one.raddr for one in serving.worker.net_connections("tcp")))
+            eventually(
+                lambda: (
+                    not any(
+                        connection.raddr for connection in serving.worker.net_connections("tcp")
+                    )
+                )
+            )
             sizes.append(serving.worker.memory_info().rss)
         assert sizes[1] - sizes[0] < GROWTH, [size >> 20 for size in sizes]
         serving.check_healthy()

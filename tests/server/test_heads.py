@@ -36,10 +36,10 @@ def serving(
 @pytest.fixture(autouse=True)
 def _healthy(serving: Serving) -> Iterator[None]:
     """Check after each test that the server is healthy and has used few resources."""
-    before = serving.worker.memory_info().rss
+    memory_before = serving.worker.memory_info().rss
     with serving.cpu_time_within(CPU_SECONDS):
         yield
-    assert serving.worker.memory_info().rss - before < MEMORY_GROWTH
+    assert serving.worker.memory_info().rss - memory_before < MEMORY_GROWTH
     serving.check_healthy()
 
 

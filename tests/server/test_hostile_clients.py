@@ -48,7 +48,11 @@ def uid_and_hold(answer: bytes) -> tuple[str, str]:
     """Return the UID of a response, and the hold that its patch records."""
     response = json.loads(answer)["response"]
     operations = json.loads(base64.b64decode(response["patch"]))
-    (held,) = (one["value"] for one in operations if one["path"].endswith("/holdfast.dev~1held"))
+    (held,) = (
+        operation["value"]
+        for operation in operations
+        if operation["path"].endswith("/holdfast.dev~1held")
+    )
     return response["uid"], held
 
 
@@ -62,10 +66,10 @@ def test_body_size_limit(
 ) -> None:
     body = padded(BODY_LIMIT + more)
     assert len(body) == (7 << 20) + more
-    sent = in_chunks(body) if chunked else body
+    content = in_chunks(body) if chunked else body
     try:
         with serving.cpu_time_within(CPU_SECONDS):
-            answer = serving.ask("POST", path, sent, headers=JSON, encode_chunked=chunked)
+            answer = serving.ask("POST", path, content, headers=JSON, encode_chunked=chunked)
     except OSError:
         assert status == 413, "closed during a body within the limit"
         return  # a reset overtook the response to the oversized body
@@ -150,37 +154,39 @@ def test_responses_contain_no_data_of_other_requests(serving: Serving) -> None:
     """Concurrent clients reuse their connections and mix valid and invalid requests."""
 
     def run_client(number: int) -> list[str]:
-        wrong: list[str] = []
+        failures: list[str] = []
         client = serving.client()
         try:
             for turn in range(40):
-                mine = f"mine-{number}-{turn}-end"
+                own_uid = f"mine-{number}-{turn}-end"
                 seconds = 1_000 + number * 1_000 + turn
-                body = review(str(seconds), uid=mine, name=mine)
+                body = review(str(seconds), uid=own_uid, name=own_uid)
                 kind = turn % 5
                 if kind == 1:
                     answer = ask_over(client, "POST", "/mutate", body[:-2] + b"]", headers=JSON)
-                    good = answer.status == 400
+                    is_expected = answer.status == 400
                 elif kind == 2:
-                    rejected = review(mine, uid=mine)
+                    rejected = review(own_uid, uid=own_uid)
                     answer = ask_over(client, "POST", "/validate", rejected, headers=JSON)
-                    good = mine in answer.json()["response"]["status"]["message"]
+                    is_expected = own_uid in answer.json()["response"]["status"]["message"]
                 else:
-                    sent = in_chunks(body) if kind == 3 else body
+                    content = in_chunks(body) if kind == 3 else body
                     answer = ask_over(
-                        client, "POST", "/mutate", sent, headers=JSON, encode_chunked=kind == 3
+                        client, "POST", "/mutate", content, headers=JSON, encode_chunked=kind == 3
                     )
                     uid, held = uid_and_hold(answer.body)
-                    good = uid == mine and _milliseconds(held) == seconds * 1_000
-                others = answer.body.replace(mine.encode(), b"")
-                if not good or b"mine-" in others:
-                    wrong.append(f"{mine}: {answer.status} {answer.body!r}")
+                    is_expected = uid == own_uid and _milliseconds(held) == seconds * 1_000
+                foreign_content = answer.body.replace(own_uid.encode(), b"")
+                if not is_expected or b"mine-" in foreign_content:
+                    failures.append(f"{own_uid}: {answer.status} {answer.body!r}")
         finally:
             client.close()
-        return wrong
+        return failures
 
     with ThreadPoolExecutor(12) as pool:
-        assert [one for wrong in pool.map(run_client, range(12)) for one in wrong] == []
+        assert [
+            failure for failures in pool.map(run_client, range(12)) for failure in failures
+        ] == []
 
 
 def _milliseconds(held: str) -> int:

@@ -51,7 +51,7 @@ WORST = (
 @pytest.mark.timeout(600)
 def test_memory_stays_within_the_limit_in_the_manifests(serving: Serving) -> None:
     parent, worker = psutil.Process(serving.command.pid), serving.worker
-    seen = {"start": peak(worker) >> 20}
+    peaks = {"start": peak(worker) >> 20}
     """MiB, for the failure message."""
     bodies = {shape: largest(shape) for shape in WORST}
     for turn in range(ROUNDS):
@@ -60,15 +60,15 @@ def test_memory_stays_within_the_limit_in_the_manifests(serving: Serving) -> Non
                 with serving.cpu_time_within(CPU_SECONDS):
                     answer = serving.ask("POST", path, body, headers=JSON)
                 assert answer.status == 200
-            seen[f"{turn} {shape}"] = peak(worker) >> 20
+            peaks[f"{turn} {shape}"] = peak(worker) >> 20
         for body, status in ((DEEP, 400), (LISTS, 400), (padded(BODY_LIMIT), 200)):
             for path in PATHS:
-                whole = serving.ask("POST", path, body, headers=JSON)
-                parts = serving.ask(
+                plain = serving.ask("POST", path, body, headers=JSON)
+                chunked = serving.ask(
                     "POST", path, in_chunks(body), headers=JSON, encode_chunked=True
                 )
-                assert (whole.status, parts.status) == (status, status)
-        seen[f"{turn} deep"] = peak(worker) >> 20
+                assert (plain.status, chunked.status) == (status, status)
+        peaks[f"{turn} deep"] = peak(worker) >> 20
 
     serving.check_healthy()
-    assert peak(parent) + peak(worker) < allowed(), seen
+    assert peak(parent) + peak(worker) < allowed(), peaks

@@ -63,12 +63,16 @@ def requests(draw: st.DrawFn) -> bytes:
     """Make an almost valid request, or one with a few corrupted bytes."""
     fields = draw(st.lists(st.sampled_from(FIELDS), max_size=5))
     head = b"\r\n".join([draw(st.sampled_from(LINES)), *fields, b"", b""])
-    whole = head + draw(st.sampled_from(BODIES)) + draw(st.sampled_from([b"", HIDDEN]))
+    stream = head + draw(st.sampled_from(BODIES)) + draw(st.sampled_from([b"", HIDDEN]))
     for _ in range(draw(st.integers(0, 3))):
-        at = draw(st.integers(0, len(whole)))
+        position = draw(st.integers(0, len(stream)))
         removed = draw(st.integers(0, 2))
-        whole = whole[:at] + draw(st.sampled_from([b"", *SEPARATORS])) + whole[at + removed :]
-    return whole
+        stream = (
+            stream[:position]
+            + draw(st.sampled_from([b"", *SEPARATORS]))
+            + stream[position + removed :]
+        )
+    return stream
 
 
 USUAL = b"POST /mutate?timeout=3s HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\n\r\n{}"
@@ -94,28 +98,28 @@ def test_requests_are_parsed_as_gunicorn_parses_them(whole: bytes, cuts: list[in
 def test_corrupted_requests_agree_with_gunicorn_or_get_an_error(
     shape: bytes, corruptions: list[tuple[int, bytes]], cuts: list[int]
 ) -> None:
-    whole = shape
-    for place, new in corruptions:
-        at = place % (len(whole) + 1)
-        whole = whole[:at] + new + whole[at + len(new) :]
-    check(cut(whole, cuts))
+    stream = shape
+    for offset, replacement in corruptions:
+        start = offset % (len(stream) + 1)
+        stream = stream[:start] + replacement + stream[start + len(replacement) :]
+    check(cut(stream, cuts))
 
 
 @pytest.mark.parametrize("fields", [[], MAXIMUM_FIELDS], ids=["few", "the maximum"])
 def test_valid_request_is_parsed(fields: list[bytes]) -> None:
-    found = check([request(*fields, b"Content-Length: 2", b"Content-Type: a")])
-    assert found.statuses == [200]
-    assert not found.closed
-    assert found.requests[0] == ("POST", "/mutate", "a", "identity", b"{}", False)
+    result = check([request(*fields, b"Content-Length: 2", b"Content-Type: a")])
+    assert result.statuses == [200]
+    assert not result.closed
+    assert result.requests[0] == ("POST", "/mutate", "a", "identity", b"{}", False)
 
 
 @pytest.mark.parametrize("shape", (SHAPES | OURS).values(), ids=SHAPES | OURS)
 @pytest.mark.parametrize("step", [1, 7, 10_000])
 def test_ambiguous_request_is_rejected_however_it_is_split(shape: bytes, step: int) -> None:
-    whole = shape + HIDDEN
-    found = check([whole[at : at + step] for at in range(0, len(whole), step)])
-    assert found.requests == []
-    assert found.error in {400, 414, 431}
+    stream = shape + HIDDEN
+    result = check([stream[start : start + step] for start in range(0, len(stream), step)])
+    assert result.requests == []
+    assert result.error in {400, 414, 431}
 
 
 @pytest.mark.parametrize(("head", "piece"), ENDLESS.values(), ids=ENDLESS)
@@ -138,16 +142,16 @@ def test_content_length_digits_are_limited() -> None:
 
 def test_oldest_of_too_many_large_bodies_is_rejected() -> None:
     """The oldest body has stalled: a client that sends without a pause has finished by then."""
-    first = Worker()
-    workers = [first, *(Worker() for _ in range(9))]
+    oldest = Worker()
+    workers = [oldest, *(Worker() for _ in range(9))]
     for worker in workers:
-        worker.bodies = first.bodies
+        worker.bodies = oldest.bodies
         worker.feed(request(b"Content-Length: 100000", body=b" " * 90_000))
-    rest = [worker.transport.written for worker in workers[1:]]
+    outputs = [worker.transport.written for worker in workers[1:]]
 
-    assert first.transport.written.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
-    assert b"\r\nRetry-After: 1\r\n" in first.transport.written
-    assert first.transport.closed
-    assert rest == [b""] * 9 or rest.count(b"") == 8
+    assert oldest.transport.written.startswith(b"HTTP/1.1 429 Too Many Requests\r\n")
+    assert b"\r\nRetry-After: 1\r\n" in oldest.transport.written
+    assert oldest.transport.closed
+    assert outputs == [b""] * 9 or outputs.count(b"") == 8
     workers[-1].feed(b" " * 10_000)
     assert len(workers[-1].requests) == 1

@@ -15,29 +15,29 @@ LAST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: cl
 
 
 def statuses(answers: bytes) -> list[bytes]:
-    return [one[:3] for one in answers.split(b"HTTP/1.1 ")[1:]]
+    return [response[:3] for response in answers.split(b"HTTP/1.1 ")[1:]]
 
 
 @pytest.mark.parametrize("pause", [0.0, 0.02], ids=["without a pause", "with a pause"])
 def test_request_is_answered_once_however_it_is_split(serve: Serve, pause: float) -> None:
     server = serve(request_deadline=20.0)
     with server.raw() as client:
-        for at in range(1, len(REQUEST), 1 if pause == 0.0 else 9):
-            client.sendall(REQUEST[:at])
+        for position in range(1, len(REQUEST), 1 if pause == 0.0 else 9):
+            client.sendall(REQUEST[:position])
             time.sleep(pause)
-            client.sendall(REQUEST[at:])
+            client.sendall(REQUEST[position:])
             answer = client.recv(65536)
-            assert statuses(answer) == [b"200"], (at, answer)
+            assert statuses(answer) == [b"200"], (position, answer)
 
 
 @pytest.mark.parametrize("cut", [0, 5, len(HIDDEN) - 1, len(HIDDEN), len(HIDDEN) + 5])
 def test_pipelined_requests_are_answered(serve: Serve, cut: int) -> None:
     server = serve()
-    sent = HIDDEN + HIDDEN + LAST
+    stream = HIDDEN + HIDDEN + LAST
     with server.raw() as client:
-        client.sendall(sent[:cut])
+        client.sendall(stream[:cut])
         time.sleep(0.05 if cut else 0.0)
-        client.sendall(sent[cut:])
+        client.sendall(stream[cut:])
         answers = everything_from(client)
 
     assert statuses(answers) == [b"200"] * 3, answers
@@ -79,17 +79,17 @@ def test_requests_sent_during_a_pending_response_are_answered_after_it(serve: Se
 
 def test_little_is_read_during_a_pending_response(serve: Serve) -> None:
     server = serve(handler={"deadline": 2.5})
-    before = server.worker.memory_info().rss
+    memory_before = server.worker.memory_info().rss
     with server.raw() as client:
         client.sendall(blocking(2.0))
         time.sleep(0.2)
         client.settimeout(0.5)
-        sent = 0
+        sent_bytes = 0
         with suppress(TimeoutError):
-            while sent < 200_000_000:
-                sent += client.send(b" " * 65536)
-        assert sent < 50_000_000
-        assert server.worker.memory_info().rss - before < 10 << 20
+            while sent_bytes < 200_000_000:
+                sent_bytes += client.send(b" " * 65536)
+        assert sent_bytes < 50_000_000
+        assert server.worker.memory_info().rss - memory_before < 10 << 20
 
 
 def test_client_that_disconnects_while_waiting_is_cleaned_up(serve: Serve) -> None:

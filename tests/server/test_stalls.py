@@ -31,12 +31,12 @@ def test_stalled_handshakes_are_closed_without_blocking_others(serve: Serve) -> 
 def test_stalled_handshakes_use_little_memory(serve: Serve) -> None:
     server = serve(handshake_timeout=30.0)
     assert server.get("/healthz").status == 200
-    before = server.worker.memory_info().rss
+    memory_before = server.worker.memory_info().rss
     with ExitStack() as stack:
         stall(server, stack, 300)
         wait_until("all are accepted", lambda: server.open_connections() == 300)
         assert server.get("/healthz").status == 200
-        assert (server.worker.memory_info().rss - before) / 300 < 160 * 1024
+        assert (server.worker.memory_info().rss - memory_before) / 300 < 160 * 1024
 
 
 @pytest.mark.parametrize(
@@ -70,12 +70,12 @@ def test_pipelined_requests_do_not_starve_other_clients(serve: Serve) -> None:
     server = serve()
     body = json.dumps({"sleep": 0.2}).encode()
     request = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: %d\r\n\r\n" % len(body) + body
-    other = server.client()
-    assert ask(other, "GET", "/count").body == b"0"
-    with server.raw() as client, closing(other):
+    other_client = server.client()
+    assert ask(other_client, "GET", "/count").body == b"0"
+    with server.raw() as client, closing(other_client):
         client.sendall(request * 20)
         time.sleep(0.1)  # the first of them is being answered
-        assert int(ask(other, "GET", "/count").body) < 10
+        assert int(ask(other_client, "GET", "/count").body) < 10
 
 
 @pytest.mark.parametrize(
@@ -111,21 +111,21 @@ def test_idle_connection_is_closed_after_keepalive(serve: Serve) -> None:
 
 def test_stalled_clients_at_the_cap_do_not_lock_others_out(serve: Serve) -> None:
     server = serve(max_connections=20, handshake_timeout=30.0)
-    early = server.client()
+    early_client = server.client()
     try:
-        assert ask(early, "GET", "/healthz").status == 200
+        assert ask(early_client, "GET", "/healthz").status == 200
         with ExitStack() as stack:
             clients = stall(server, stack, 60)
             wait_until("the cap is reached", lambda: server.open_connections() <= 20)
             assert [server.review().status for _ in range(10)] == [200] * 10
-            assert ask(early, "GET", "/healthz").status == 200
+            assert ask(early_client, "GET", "/healthz").status == 200
             assert server.open_connections() <= 20
             assert everything_from(clients[0]) == b"", "the oldest is closed"
             clients[-1].settimeout(0.2)
             with pytest.raises(TimeoutError):
                 clients[-1].recv(1)
     finally:
-        early.close()
+        early_client.close()
     wait_until("it is logged", lambda: "20 connections are open, the most allowed" in server.log)
 
 
@@ -140,7 +140,7 @@ def test_longest_idle_client_is_closed_at_the_cap(serve: Serve) -> None:
         assert server.get("/healthz").status == 200
         assert isinstance(clients[1].sock, socket.socket)
         assert everything_from(clients[1].sock) == b""
-        assert [ask(clients[each], "GET", "/healthz").status for each in (0, 2)] == [200] * 2
+        assert [ask(clients[index], "GET", "/healthz").status for index in (0, 2)] == [200] * 2
     finally:
         for client in clients:
             client.close()
@@ -177,13 +177,13 @@ def test_client_that_keeps_sending_without_reading_is_closed(serve: Serve) -> No
 def test_concurrent_new_connections_are_served_at_the_cap(serve: Serve) -> None:
     """A busy API server opens several at once, and none of them may displace another."""
     server = serve(max_connections=20)
-    old = [server.client() for _ in range(20)]
+    old_clients = [server.client() for _ in range(20)]
     with ExitStack() as stack:
-        for served in old:
-            stack.callback(served.close)
-            assert ask(served, "GET", "/healthz").status == 200
-        new = [stack.enter_context(server.tcp()) for _ in range(5)]
-        connected = [stack.enter_context(server.tls.wrap_socket(each)) for each in new]
+        for old_client in old_clients:
+            stack.callback(old_client.close)
+            assert ask(old_client, "GET", "/healthz").status == 200
+        new_sockets = [stack.enter_context(server.tcp()) for _ in range(5)]
+        connected = [stack.enter_context(server.tls.wrap_socket(sock)) for sock in new_sockets]
         for client in connected:
             client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
         assert [everything_from(client)[:12] for client in connected] == [b"HTTP/1.1 200"] * 5
@@ -193,8 +193,8 @@ def test_clients_with_a_partial_second_request_are_closed_at_the_cap(serve: Serv
     server = serve(max_connections=3)
     with ExitStack() as stack:
         clients = [stack.enter_context(server.raw()) for _ in range(3)]
-        for one in clients:
-            one.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-            assert one.recv(12) == b"HTTP/1.1 200"
-            one.sendall(b"GET /he")
+        for client in clients:
+            client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+            assert client.recv(12) == b"HTTP/1.1 200"
+            client.sendall(b"GET /he")
         assert server.get("/healthz").status == 200

@@ -103,12 +103,14 @@ def test_unavailable_address_error_names_the_option() -> None:
 def test_server_works_in_a_read_only_directory(serve: Serve) -> None:
     server = serve(cwd=Path("/proc"))
     assert server.get("/healthz").status == 200
-    written = {
+    open_paths = {
         file.path
         for process in (psutil.Process(server.process.pid), server.worker)
         for file in process.open_files()
     }
-    assert {path for path in written if not path.startswith("/dev/shm/")} <= {str(server.log_file)}
+    assert {path for path in open_paths if not path.startswith("/dev/shm/")} <= {
+        str(server.log_file)
+    }
 
 
 def test_server_exits_when_stdin_closes(serve: Serve) -> None:

@@ -93,7 +93,7 @@ def test_each_response_has_the_node_of_its_own_vm(serving: Serving, api: ApiServ
     """Concurrent clients reuse their connections, and lookups finish out of order."""
 
     def run_client(client_number: int) -> list[str]:
-        wrong: list[str] = []
+        failures: list[str] = []
         client = serving.client()
         try:
             for turn in range(TURNS):
@@ -101,17 +101,19 @@ def test_each_response_has_the_node_of_its_own_vm(serving: Serving, api: ApiServ
                 uid = f"review-{client_number}-{turn}-end"
                 problem = problem_of(client, number, uid, turn % 4)
                 if problem:
-                    wrong.append(f"{uid}: {problem}")
+                    failures.append(f"{uid}: {problem}")
         finally:
             client.close()
-        return wrong
+        return failures
 
     with (
         serving.cpu_time_within(CLIENTS * TURNS * CPU_SECONDS),
         ThreadPoolExecutor(CLIENTS) as pool,
     ):
-        found = [one for wrong in pool.map(run_client, range(CLIENTS)) for one in wrong]
-    assert found == []
+        problems = [
+            failure for failures in pool.map(run_client, range(CLIENTS)) for failure in failures
+        ]
+    assert problems == []
     assert len(api.requested_paths) > CLIENTS * TURNS
     serving.check_healthy()
 
@@ -128,14 +130,16 @@ def problem_of(client: http.client.HTTPSConnection, number: int, uid: str, kind:
         expected = [node_of(number), kubevirt.STICKY]
     answer = ask_over(client, "POST", "/mutate", body, headers=JSON)
     response, patch = content_of(answer)
-    others = answer.body.decode().replace(uid, "") + patch.replace(node_of(number), "")
-    good = (response["uid"], response["allowed"]) == (uid, allowed) and all(
-        one in patch for one in expected
+    foreign_text = answer.body.decode().replace(uid, "") + patch.replace(node_of(number), "")
+    is_expected = (response["uid"], response["allowed"]) == (uid, allowed) and all(
+        text in patch for text in expected
     )
-    leaked = "review-" in others or "node-0" in (others if expected else others + patch)
-    if kind != 2 and good and not leaked:
+    leaked = "review-" in foreign_text or "node-0" in (
+        foreign_text if expected else foreign_text + patch
+    )
+    if kind != 2 and is_expected and not leaked:
         return ""
-    if kind == 2 and good and not leaked and f"vm-{number}" in response["status"]["message"]:
+    if kind == 2 and is_expected and not leaked and f"vm-{number}" in response["status"]["message"]:
         return ""
     return f"{answer.status} {answer.body!r} {patch}"
 
@@ -146,10 +150,10 @@ def test_metrics_do_not_reveal_whether_a_vmi_exists(serving: Serving, path: str)
 
     def counted(number: int) -> Mapping[str, float]:
         body = launcher_review(number, "guess", "another")
-        before = serving.ask("GET", "/metrics").body.decode()
+        metrics = serving.ask("GET", "/metrics").body.decode()
         response, _ = content_of(serving.ask("POST", path, body, headers=JSON))
         assert not response["allowed"]
-        return scrapes.changes(before, serving.ask("GET", "/metrics").body.decode())
+        return scrapes.changes(metrics, serving.ask("GET", "/metrics").body.decode())
 
     counted(0)  # the first review also caches KubeVirt's account for a minute
     present, absent = counted(0), counted(VMS)
@@ -162,15 +166,15 @@ def test_excess_vm_pod_reviews_are_rejected_with_the_reason(
     serving: Serving, api: ApiServer
 ) -> None:
     """While lookups hang, no VM pod is admitted, and no other pod waits."""
-    many = 2 * POOL_SIZE + 8
+    count = 2 * POOL_SIZE + 8
     api.may_end.clear()
     with ExitStack() as stack:
-        clients = [serving.client() for _ in range(many)]
+        clients = [serving.client() for _ in range(count)]
         for client in clients:
             stack.callback(client.close)
             client.connect()
-        pool = stack.enter_context(ThreadPoolExecutor(many))
-        pending = [
+        pool = stack.enter_context(ThreadPoolExecutor(count))
+        futures = [
             pool.submit(
                 ask_over,
                 client,
@@ -181,9 +185,9 @@ def test_excess_vm_pod_reviews_are_rejected_with_the_reason(
             )
             for number, client in enumerate(clients)
         ]
-        held = json.dumps(make_review(make_pod({"delay": "15"}))).encode()
-        assert content_of(serving.ask("POST", "/mutate", held, headers=JSON))[0]["allowed"]
-        answers = [one.result() for one in pending]
+        held_review = json.dumps(make_review(make_pod({"delay": "15"}))).encode()
+        assert content_of(serving.ask("POST", "/mutate", held_review, headers=JSON))[0]["allowed"]
+        answers = [future.result() for future in futures]
 
     messages = []
     for number, answer in enumerate(answers):
@@ -192,12 +196,12 @@ def test_excess_vm_pod_reviews_are_rejected_with_the_reason(
         assert (response["uid"], response["allowed"], patch) == (f"r-{number}", False, "")
         assert (status["code"], status["reason"]) == (429, "TooManyRequests")
         messages.append(status["message"])
-    late = "a plugin did not finish the review within 2.5 s; try again"
-    full = "too many reviews are waiting on plugins that block; try again"
-    assert set(messages) == {late, full}
-    assert messages.count(late) >= POOL_SIZE
+    late_message = "a plugin did not finish the review within 2.5 s; try again"
+    full_message = "too many reviews are waiting on plugins that block; try again"
+    assert set(messages) == {late_message, full_message}
+    assert messages.count(late_message) >= POOL_SIZE
     metrics = serving.ask("GET", "/metrics").body.decode()
-    assert f"holdfast_reviews_turned_away_total {float(messages.count(full))}" in metrics
+    assert f"holdfast_reviews_turned_away_total {float(messages.count(full_message))}" in metrics
 
     api.may_end.set()
     wait_until("VM pods are served again", lambda: is_served(serving))
@@ -210,23 +214,25 @@ def test_large_waiting_reviews_stay_within_the_memory_limit(
 ) -> None:
     """While lookups hang, one large review waits; the others are rejected and freed."""
     api.may_end.clear()
-    large = {f"k{number:x}": LARGE_VALUE for number in range(LARGE_ANNOTATIONS)}
-    bodies = [launcher_review(number, f"r-{number}", annotations=large) for number in range(LARGE)]
+    annotations = {f"k{number:x}": LARGE_VALUE for number in range(LARGE_ANNOTATIONS)}
+    bodies = [
+        launcher_review(number, f"r-{number}", annotations=annotations) for number in range(LARGE)
+    ]
     assert BODY_LIMIT // 2 < len(bodies[0]) <= BODY_LIMIT, "two of them must not fit together"
     with ExitStack() as stack:
         clients = [serving.client() for _ in bodies]
         for client in clients:
             stack.callback(client.close)
         pool = stack.enter_context(ThreadPoolExecutor(LARGE))
-        pending = [
+        futures = [
             pool.submit(ask_over, client, "POST", "/mutate", body, headers=JSON)
             for client, body in zip(clients, bodies, strict=True)
         ]
-        answers = [one.result() for one in pending]
+        answers = [future.result() for future in futures]
 
-    messages = [json.loads(one.body)["response"]["status"]["message"] for one in answers]
+    messages = [json.loads(answer.body)["response"]["status"]["message"] for answer in answers]
     assert (
-        len([one for one in messages if one.startswith("too many reviews are waiting")])
+        len([message for message in messages if message.startswith("too many reviews are waiting")])
         >= LARGE // 2
     )
     assert peak(psutil.Process(serving.command.pid)) + peak(serving.worker) < allowed()

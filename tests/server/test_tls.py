@@ -76,8 +76,12 @@ def rsa_pair(name: str) -> KeyPair:
     key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
     now = datetime.now(UTC)
     subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    made = x509.CertificateBuilder(subject, subject, key.public_key(), x509.random_serial_number())
-    signed = made.not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, SHA256())
+    builder = x509.CertificateBuilder(
+        subject, subject, key.public_key(), x509.random_serial_number()
+    )
+    signed = (
+        builder.not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, SHA256())
+    )
     encoded = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
     return KeyPair(signed.public_bytes(Encoding.PEM), encoded)
 
@@ -98,12 +102,12 @@ def test_changed_pair_is_reloaded_and_mismatched_pair_is_ignored(
 ) -> None:
     server = serve()
     assert served(server) == der(issued[0])
-    old = server.client()
-    assert ask(old, "GET", "/healthz").body == b"ok"
+    old_client = server.client()
+    assert ask(old_client, "GET", "/healthz").body == b"ok"
     put(pair, issued[1])
     wait_until("the new pair is served", lambda: served(server) == der(issued[1]))
-    assert ask(old, "GET", "/healthz").body == b"ok", "open connections keep the old pair"
-    old.close()
+    assert ask(old_client, "GET", "/healthz").body == b"ok", "open connections keep the old pair"
+    old_client.close()
     pair.certfile.write_bytes(issued[0].certificate)
     wait_until(
         "the mismatch is logged",
@@ -222,11 +226,11 @@ class VanishingFile(PosixPath):
     losses = 0
 
     def read_bytes(self) -> bytes:
-        found = super().read_bytes()
+        content = super().read_bytes()
         if self.losses:
             self.losses -= 1
             self.unlink()
-        return found
+        return content
 
 
 class WatchedPair:

@@ -60,8 +60,8 @@ class TinyHandler:
     def decide(self, prepared: Prepared) -> HttpResponse:
         self._count = next(self._calls)
         time.sleep(prepared.review.get("sleep", 0))
-        found = {"received": prepared.size, "thread": threading.current_thread().name}
-        return HttpResponse(200, json.dumps(found).encode(), JSON)
+        content = {"received": prepared.size, "thread": threading.current_thread().name}
+        return HttpResponse(200, json.dumps(content).encode(), JSON)
 
     def reject_late(self, _prepared: Prepared, seconds: float) -> HttpResponse:
         return text(f"not decided within {seconds:g} s", 429)
@@ -73,8 +73,8 @@ class TinyHandler:
         if path in SIZES:
             return HttpResponse(200, b"x" * SIZES[path])
         pages = {"/healthz": b"ok", "/count": b"%d" % self._count}
-        found = pages.get(path)
-        return text("not found", 404) if found is None else HttpResponse(200, found)
+        content = pages.get(path)
+        return text("not found", 404) if content is None else HttpResponse(200, content)
 
 
 def _fail(_connection: Connection) -> None:

@@ -120,14 +120,14 @@ WORKLOADS: dict[str, Make] = {
 
 
 def nested(depth: int) -> Any:
-    found: Any = []
+    lists: Any = []
     for _ in range(depth):
-        found = [found]
-    return found
+        lists = [lists]
+    return lists
 
 
 def body_of(shape: str, count: int) -> bytes:
     """Make a review in compact JSON, which has room for the most repeated elements."""
-    made = (SHAPES | WORKLOADS)[shape](count)
-    review = made if "request" in made else make_review(made)
+    document = (SHAPES | WORKLOADS)[shape](count)
+    review = document if "request" in document else make_review(document)
     return json.dumps(review, separators=(",", ":")).encode()

@@ -129,15 +129,17 @@ class FakeApi:
 
     def annotate(self, key: ObjectKey, **annotations: str | None) -> None:
         """Change a pod's annotations; None removes one."""
-        sent = {"metadata": {"annotations": annotations}}
-        self.change(pod_path(*key), lambda pod: _annotate(pod, sent))
+        patch = {"metadata": {"annotations": annotations}}
+        self.change(pod_path(*key), lambda pod: _annotate(pod, patch))
 
     def delete(self, target: str | ObjectKey) -> None:
         """Delete an object or a pod. One with finalizers only gets a deletionTimestamp."""
         path = target if isinstance(target, str) else pod_path(*target)
         self.change(
             path,
-            lambda one: one["metadata"].setdefault("deletionTimestamp", "2026-03-01T12:00:00Z"),
+            lambda document: document["metadata"].setdefault(
+                "deletionTimestamp", "2026-03-01T12:00:00Z"
+            ),
         )
 
     def vanish(self, path: str) -> None:
@@ -161,13 +163,13 @@ class FakeApi:
         return [gate["name"] for gate in pod["spec"].get("schedulingGates", ())]
 
     def all(self, collection: str) -> list[Document]:
-        return [one for _, one in self._of(collection)]
+        return [document for _, document in self._of(collection)]
 
     def patience(self, method: str) -> list[float]:
-        return [timeout for each, timeout in self._timeouts if each == method]
+        return [timeout for request_method, timeout in self._timeouts if request_method == method]
 
     def count(self, method: str) -> int:
-        return sum(method == each for each, _ in self.requests)
+        return sum(method == request_method for request_method, _ in self.requests)
 
     def writes(self) -> list[tuple[str, str]]:
         return [request for request in self.requests if request[0] != "GET"]
@@ -194,26 +196,26 @@ class FakeApi:
             return self.answers[path]
         if body is not None:
             self.bodies.append(body)
-        sent: Any = json.loads(body) if body else {}
+        payload: Any = json.loads(body) if body else {}
         with self._changed:
             if method == "GET":
-                answer = self._get(path, query or {})
+                response = self._get(path, query or {})
             elif method == "PUT":
-                answer = self._replace(path, sent)
+                response = self._replace(path, payload)
             elif method == "POST":
-                answer = self._create_by_dry_run(sent, query or {})
+                response = self._create_by_dry_run(payload, query or {})
             elif method == "DELETE":
-                answer = self._existing(path)
+                response = self._existing(path)
                 self.vanish(path)
             elif content_type in {JSON_PATCH, MERGE_PATCH}:
-                answer = self._patch(path, sent, str((query or {}).get("fieldManager", "")))
+                response = self._patch(path, payload, str((query or {}).get("fieldManager", "")))
             else:
                 assert (method, content_type) == ("PATCH", APPLY_PATCH)
-                answer = self._apply(path, sent, dict(query or {}))
+                response = self._apply(path, payload, dict(query or {}))
         if self._after[method]:
             self._after[method].popleft()()
         self.on_response(method, path)
-        return json.dumps(answer).encode()
+        return json.dumps(response).encode()
 
     def lines(
         self,
@@ -234,16 +236,16 @@ class FakeApi:
                 yield line
             return
         self._check_served(path)
-        seen = int(query["resourceVersion"])
+        last_version = int(query["resourceVersion"])
         while not self._closed:
             with self._changed:
                 if path not in self.kinds:
                     return
-                fresh = [each for each in self._events[path] if each[0] > seen]
-                if not fresh:
+                entries = [entry for entry in self._events[path] if entry[0] > last_version]
+                if not entries:
                     self._changed.wait(WATCH_POLL)
-            for version, line in fresh:
-                seen = version
+            for version, line in entries:
+                last_version = version
                 yield _as_selected(line, query)
 
     # --- requests ------------------------------------------------------------------------------
@@ -260,8 +262,13 @@ class FakeApi:
             return self._page(path, query)
         if path.count("/") == _collection(path).count("/") + 2:
             self._check_served(_collection(path))
-            found = [one for at, one in self.objects.items() if at.startswith(f"{path}/")]
-            return {"metadata": {}, "items": [one for one in found if _is_selected(one, query)]}
+            documents = [
+                document for key, document in self.objects.items() if key.startswith(f"{path}/")
+            ]
+            return {
+                "metadata": {},
+                "items": [document for document in documents if _is_selected(document, query)],
+            }
         return self._existing(path)
 
     def _existing(self, path: str) -> Document:
@@ -286,49 +293,52 @@ class FakeApi:
         return {"resources": [{"name": kind} for kind in kinds]}
 
     def _page(self, collection: str, query: Query) -> Document:
-        found = [one for one in self.all(collection) if _is_selected(one, query)]
+        documents = [document for document in self.all(collection) if _is_selected(document, query)]
         start = int(query.get("continue", 0))
         end = start + min(int(query.get("limit", self.page_size)), self.page_size)
         metadata = {"resourceVersion": str(next(self._versions))}
-        if end < len(found):
+        if end < len(documents):
             metadata["continue"] = str(end)
-        return {"metadata": metadata, "items": found[start:end] or None}
+        return {"metadata": metadata, "items": documents[start:end] or None}
 
-    def _replace(self, path: str, sent: Document) -> Document:
-        version = sent["metadata"].get("resourceVersion", "")
-        known = self.objects.get(path)
-        if (known["metadata"]["resourceVersion"] if known else "") != version:
+    def _replace(self, path: str, document: Document) -> Document:
+        version = document["metadata"].get("resourceVersion", "")
+        stored = self.objects.get(path)
+        if (stored["metadata"]["resourceVersion"] if stored else "") != version:
             raise _conflict()
-        if known:
-            sent["metadata"]["uid"] = known["metadata"]["uid"]
-        return self.put(path, sent)
+        if stored:
+            document["metadata"]["uid"] = stored["metadata"]["uid"]
+        return self.put(path, document)
 
-    def _create_by_dry_run(self, sent: Document, query: Query) -> Document:
+    def _create_by_dry_run(self, document: Document, query: Query) -> Document:
         if self.created is None:
             raise status_error(403)
         assert query == {"dryRun": "All"}
         second = datetime.fromtimestamp(int(self.created()), UTC).isoformat()
-        sent["metadata"]["creationTimestamp"] = second.replace("+00:00", "Z")
-        return sent
+        document["metadata"]["creationTimestamp"] = second.replace("+00:00", "Z")
+        return document
 
     def clock(self) -> str:
         """Return a time after all times returned before."""
         moment = datetime(2026, 3, 2, tzinfo=UTC) + timedelta(seconds=next(self._versions))
         return moment.isoformat().replace("+00:00", "Z")
 
-    def own_annotations(self, document: Document, before: Document, manager: str) -> None:
+    def own_annotations(self, document: Document, old_document: Document, manager: str) -> None:
         """Record who changed annotations in `managedFields`, as the API server does."""
-        old, new = (one["metadata"].get("annotations") or {} for one in (before, document))
-        changed = {key for key in {*old, *new} if old.get(key) != new.get(key)}
-        if not changed:
+        old, new = (
+            version["metadata"].get("annotations") or {} for version in (old_document, document)
+        )
+        changed_keys = {key for key in {*old, *new} if old.get(key) != new.get(key)}
+        if not changed_keys:
             return
-        owned: dict[str, set[str]] = {manager: set()}
+        owned_keys: dict[str, set[str]] = {manager: set()}
         for entry in document["metadata"].get("managedFields", ()):
             keys = entry["fieldsV1"]["f:metadata"]["f:annotations"]
-            owned[entry["manager"]] = {key.removeprefix("f:") for key in keys} - changed
-        owned[manager] |= changed & {*new}
+            owned_keys[entry["manager"]] = {key.removeprefix("f:") for key in keys} - changed_keys
+        owned_keys[manager] |= changed_keys & {*new}
         times = {
-            one["manager"]: one["time"] for one in document["metadata"].get("managedFields", ())
+            record["manager"]: record["time"]
+            for record in document["metadata"].get("managedFields", ())
         }
         times[manager] = self.clock()
         document["metadata"]["managedFields"] = [
@@ -337,13 +347,13 @@ class FakeApi:
                 "time": times[name],
                 "fieldsV1": {"f:metadata": {"f:annotations": {f"f:{key}": {} for key in keys}}},
             }
-            for name, keys in owned.items()
+            for name, keys in owned_keys.items()
             if keys
         ]
 
     def _patch(self, path: str, operations: list[Document] | Document, manager: str) -> Document:
         if isinstance(operations, dict):  # a merge patch
-            self.change(path, lambda found: _annotate(found, operations))
+            self.change(path, lambda stored: _annotate(stored, operations))
             return self._existing(path)
         try:
             document: Document = apply_patch(self._existing(path), operations)
@@ -363,28 +373,28 @@ class FakeApi:
         self.patched.append((path, operations))
         return self.put(path, document)
 
-    def _apply(self, path: str, sent: Document, query: Document) -> Document:
+    def _apply(self, path: str, document: Document, query: Document) -> Document:
         """Merge like server-side apply: keep additions of others, remove what we left out."""
-        known = self.objects.get(path)
+        stored = self.objects.get(path)
         manager = query["fieldManager"]
         owner = self.managers.get(path, manager)
-        if known is not None and query.get("force") != "true" and owner != manager:
+        if stored is not None and query.get("force") != "true" and owner != manager:
             raise _conflict()
-        version = sent["metadata"].pop("resourceVersion", None)
-        if known is not None and version not in {None, known["metadata"]["resourceVersion"]}:
+        version = document["metadata"].pop("resourceVersion", None)
+        if stored is not None and version not in {None, stored["metadata"]["resourceVersion"]}:
             raise _conflict()
         if query.get("dryRun"):
-            return sent
+            return document
         self.managers[path] = manager
-        before = dict(known or {})
+        before = dict(stored or {})
         applied = before.get("metadata", {}).get("managedFields", {})
-        merged = _merged(before, sent, applied)
-        merged["metadata"]["managedFields"] = sent
+        merged = _merged(before, document, applied)
+        merged["metadata"]["managedFields"] = document
         return self.put(path, merged)
 
     def _of(self, collection: str) -> list[tuple[str, Document]]:
         with self._changed:
-            return [each for each in self.objects.items() if _collection(each[0]) == collection]
+            return [item for item in self.objects.items() if _collection(item[0]) == collection]
 
     def _notify(self, kind: str, path: str, document: Document) -> None:
         version = next(self._versions) if kind == "DELETED" else int(_version(document))
@@ -407,53 +417,56 @@ def _collection(path: str) -> str:
     return f"{head}/{tail.split('/')[1]}" if "/" in tail else path.rpartition("/")[0]
 
 
-def _is_selected(one: Document, query: Query) -> bool:
-    running: bool = one.get("status", {}).get("phase") == "Running"
-    bound = bool(one.get("spec", {}).get("nodeName"))
+def _is_selected(document: Document, query: Query) -> bool:
+    running: bool = document.get("status", {}).get("phase") == "Running"
+    bound = bool(document.get("spec", {}).get("nodeName"))
     unbound_only = str(query.get("fieldSelector", "")).startswith("spec.nodeName=")
     selectors = str(query.get("labelSelector", "")).split(",")
-    selected = all(_has_label(one, each, running=running) for each in selectors)
+    selected = all(_has_label(document, selector, running=running) for selector in selectors)
     return selected and not (unbound_only and bound)
 
 
-def _has_label(one: Document, selector: str, *, running: bool) -> bool:
+def _has_label(document: Document, selector: str, *, running: bool) -> bool:
     key, equals, value = selector.partition("=")
-    labelled = one["metadata"].get("labels", {}).get(key.removesuffix("!")) == value
+    labelled = document["metadata"].get("labels", {}).get(key.removesuffix("!")) == value
     return not (labelled or running) if key.endswith("!") else labelled or not equals
 
 
 def _as_selected(line: bytes, query: Query) -> bytes:
     """Report an object that is no longer selected as deleted, as a watch does."""
-    changed = json.loads(line)["object"]
-    return line if _is_selected(changed, query) else event("DELETED", changed)
+    document = json.loads(line)["object"]
+    return line if _is_selected(document, query) else event("DELETED", document)
 
 
-def _annotate(found: Document, sent: Document) -> None:
-    merged = found["metadata"].get("annotations", {}) | sent.get("metadata", {}).get(
+def _annotate(document: Document, patch: Document) -> None:
+    merged = document["metadata"].get("annotations", {}) | patch.get("metadata", {}).get(
         "annotations", {}
     )
-    kept = {name: value for name, value in merged.items() if value is not None}
-    found["metadata"]["annotations"] = kept
+    annotations = {name: value for name, value in merged.items() if value is not None}
+    document["metadata"]["annotations"] = annotations
 
 
-def _merged(known: Any, sent: Any, applied: Any) -> Any:
+def _merged(stored: Any, sent: Any, applied: Any) -> Any:
     """Merge a sent value into the stored one; `applied` is the value of the previous apply."""
-    if isinstance(sent, dict) and isinstance(known, dict):
-        before = applied if isinstance(applied, dict) else {}
-        kept = {key: one for key, one in known.items() if key in sent or key not in before}
-        return kept | {
-            key: _merged(known.get(key), one, before.get(key)) for key, one in sent.items()
+    if isinstance(sent, dict) and isinstance(stored, dict):
+        previous = applied if isinstance(applied, dict) else {}
+        merged = {key: value for key, value in stored.items() if key in sent or key not in previous}
+        return merged | {
+            key: _merged(stored.get(key), value, previous.get(key)) for key, value in sent.items()
         }
-    if _is_named(sent) and _is_named(known):
-        known, sent, applied = (
-            {one["name"]: one for one in each or ()} for each in (known, sent, applied)
+    if _is_named(sent) and _is_named(stored):
+        stored, sent, applied = (
+            {element["name"]: element for element in elements or ()}
+            for elements in (stored, sent, applied)
         )
-        return list(_merged(known, sent, applied).values())
+        return list(_merged(stored, sent, applied).values())
     return copy.deepcopy(sent)
 
 
 def _is_named(value: Any) -> bool:
-    return isinstance(value, list) and all(isinstance(one, dict) and "name" in one for one in value)
+    return isinstance(value, list) and all(
+        isinstance(element, dict) and "name" in element for element in value
+    )
 
 
 class FakeLookup:

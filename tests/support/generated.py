@@ -14,12 +14,12 @@ NODE_NAMES = ["node-1", "node-2", "node-3"]
 
 def requirements(numbers: tuple[str, ...] = ("4", "5", "11")) -> st.SearchStrategy[Requirement]:
     keys = st.sampled_from(KEYS)
-    some = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple)
-    one = st.sampled_from(numbers).map(lambda value: (value,))
+    word_values = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3).map(tuple)
+    number_values = st.sampled_from(numbers).map(lambda value: (value,))
     return st.one_of(
-        st.builds(Requirement, keys, st.sampled_from(["In", "NotIn"]), some),
+        st.builds(Requirement, keys, st.sampled_from(["In", "NotIn"]), word_values),
         st.builds(Requirement, keys, st.sampled_from(["Exists", "DoesNotExist"])),
-        st.builds(Requirement, keys, st.sampled_from(["Gt", "Lt"]), one),
+        st.builds(Requirement, keys, st.sampled_from(["Gt", "Lt"]), number_values),
     )
 
 
@@ -33,8 +33,8 @@ fields = st.builds(
 
 
 def as_json(requirement: Requirement) -> dict[str, Any]:
-    written: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
-    return written | ({"values": list(requirement.values)} if requirement.values else {})
+    document: dict[str, Any] = {"key": requirement.key, "operator": requirement.operator}
+    return document | ({"values": list(requirement.values)} if requirement.values else {})
 
 
 terms = st.fixed_dictionaries(

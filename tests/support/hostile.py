@@ -89,8 +89,8 @@ class Server:
         return response.status, response.body
 
     def ask_flask(self, path: str, content: bytes) -> tuple[int, bytes]:
-        answer = self._logged(lambda: self.client.post(path, data=content, content_type=JSON))
-        return answer.status_code, answer.data
+        response = self._logged(lambda: self.client.post(path, data=content, content_type=JSON))
+        return response.status_code, response.data
 
     def ask_here(self, path: str, content: bytes) -> HttpResponse:
         return self._logged(lambda: self._decide(path, content))
@@ -142,20 +142,20 @@ SERVER = Server()
 
 def check(path: str, content: bytes, server: Server = SERVER) -> Any:
     """Send a body, check the response, and return it; None for a 400."""
-    status, answer = server.ask(path, content)
+    status, body = server.ask(path, content)
     for line in server.log.lines:
         assert line.isprintable(), line
         assert len(line) < 3_000, line
-    assert status in {200, 400}, (answer, server.log.lines[-1:])
+    assert status in {200, 400}, (body, server.log.lines[-1:])
     if status == 400:
-        assert answer.decode().rstrip("\n").isprintable()
-        assert len(answer) < 1_000
+        assert body.decode().rstrip("\n").isprintable()
+        assert len(body) < 1_000
         return None
-    read = json.loads(answer)
-    response = read["response"]
-    assert (read["apiVersion"], read["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
+    review = json.loads(body)
+    response = review["response"]
+    assert (review["apiVersion"], review["kind"]) == ("admission.k8s.io/v1", "AdmissionReview")
     assert isinstance(response["allowed"], bool)
-    assert all(len(one.encode()) <= 256 for one in response.get("warnings", ()))
+    assert all(len(warning.encode()) <= 256 for warning in response.get("warnings", ()))
     if not response["allowed"]:
         assert response["status"]["code"] == 422
         assert 0 < len(response["status"]["message"]) <= 2_000

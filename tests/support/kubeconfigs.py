@@ -29,9 +29,9 @@ def complaint(file: Path, content: bytes) -> str:
     return ""
 
 
-def check(said: str, file: Path) -> None:
-    if not said.startswith(_NAMED):
-        assert said.startswith(f"no usable kubeconfig {file} (")
-        assert said.endswith("or run in a pod with a ServiceAccount")
-    assert said.isprintable()
-    assert len(said) < 1_500
+def check(message: str, file: Path) -> None:
+    if not message.startswith(_NAMED):
+        assert message.startswith(f"no usable kubeconfig {file} (")
+        assert message.endswith("or run in a pod with a ServiceAccount")
+    assert message.isprintable()
+    assert len(message) < 1_500

@@ -38,8 +38,8 @@ def meets_term(node: Object, term: Object) -> bool:
     if not expressions and not fields:
         return False
     metadata = node["metadata"]
-    return all(meets(metadata["labels"], one) for one in expressions) and all(
-        meets({"metadata.name": metadata["name"]}, one) for one in fields
+    return all(meets(metadata["labels"], expression) for expression in expressions) and all(
+        meets({"metadata.name": metadata["name"]}, field) for field in fields
     )
 
 
@@ -59,8 +59,8 @@ def meets(labels: Mapping[str, str], requirement: Object) -> bool:
             return number(value) is not None and int(value or 0) > int(values[0])
         case "Lt":
             return number(value) is not None and int(value or 0) < int(values[0])
-        case other:
-            raise AssertionError(f"no operator: {other}")
+        case operator:
+            raise AssertionError(f"no operator: {operator}")
 
 
 def number(value: str | None) -> int | None:

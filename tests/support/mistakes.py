@@ -28,18 +28,18 @@ def with_mistakes(
     """Replace, remove or add something in a document, `most` times or less."""
     document = copy.deepcopy(draw(right))
     for _ in range(draw(st.integers(0, most))):
-        found = list(places(document))
-        if not found:
+        locations = list(places(document))
+        if not locations:
             break
-        container, key = draw(st.sampled_from(found))
+        container, key = draw(st.sampled_from(locations))
         change = draw(st.sampled_from(["replace", "remove", "add"]))
         if change == "replace":
             container[key] = copy.deepcopy(draw(st.sampled_from(junk)))
         elif change == "remove":
             del container[key]
         elif isinstance(container, dict):
-            new = draw(st.sampled_from(keys))
-            container[new] = copy.deepcopy(draw(st.sampled_from(junk)))
+            new_key = draw(st.sampled_from(keys))
+            container[new_key] = copy.deepcopy(draw(st.sampled_from(junk)))
         else:
             container.append(copy.deepcopy(container[key]))
     return document

@@ -16,15 +16,15 @@ class Refused(Exception):  # noqa: N818 - an outcome, not an error
 
 def oracle_delay(text: str) -> tuple[Fraction, Fraction]:
     """Parse a delay. Return the exact nanoseconds, and those with each part rounded up."""
-    sign, rest = (text[0], text[1:]) if text[:1] in {"+", "-"} else ("", text)
+    sign, unsigned = (text[0], text[1:]) if text[:1] in {"+", "-"} else ("", text)
     try:
-        exact = rounded = Fraction(oracle_int(rest)) * 10**9
+        exact = rounded = Fraction(oracle_int(unsigned)) * 10**9
         if exact > MAX_INT64 * 10**9:
             raise Refused
     except ValueError:
         if len(text) > LONGEST_DURATION:
             raise Refused from None
-        exact, rounded = oracle_duration(rest)
+        exact, rounded = oracle_duration(unsigned)
         if exact > MAX_INT64:
             raise Refused from None
     if sign == "-" and exact:

@@ -12,11 +12,13 @@ _TIMES = ("_bucket", "_created", "_sum")
 
 def counts(text: str) -> dict[str, float]:
     """Return the value of each series except durations, by its name and labels."""
-    samples = [one for family in text_string_to_metric_families(text) for one in family.samples]
+    samples = [
+        sample for family in text_string_to_metric_families(text) for sample in family.samples
+    ]
     return {
-        f"{one.name}{sorted(one.labels.items())}": one.value
-        for one in samples
-        if not one.name.endswith(_TIMES)
+        f"{sample.name}{sorted(sample.labels.items())}": sample.value
+        for sample in samples
+        if not sample.name.endswith(_TIMES)
     }
 
 
@@ -29,6 +31,6 @@ def changes(before: str, after: str) -> Mapping[str, float]:
 def metric(command: Command, name: str) -> float:
     """Sum the series of a command whose names and labels begin with this text."""
     url = f"http://127.0.0.1:{command.address.rpartition(':')[2]}/metrics"
-    with urllib.request.urlopen(url, timeout=10) as answer:
-        lines = answer.read().decode().splitlines()
+    with urllib.request.urlopen(url, timeout=10) as response:
+        lines = response.read().decode().splitlines()
     return sum(float(line.rpartition(" ")[2]) for line in lines if line.startswith(name))

@@ -140,21 +140,21 @@ def raising(error: BaseException) -> Answer:
     return answer
 
 
-def profiles_of(*found: Plugin, name: str = "*", run_all: bool = True) -> Profiles:
-    return Profiles([Profile(name, found, run_all)])
+def profiles_of(*plugins: Plugin, name: str = "*", run_all: bool = True) -> Profiles:
+    return Profiles([Profile(name, plugins, run_all)])
 
 
 def pipeline_of(
-    *found: Plugin,
+    *plugins: Plugin,
     name: str = "*",
     run_all: bool = True,
     observe: Observe | None = None,
     timer: Callable[[], float] | None = None,
 ) -> AdmissionPipeline:
     runner = Runner(timer or (lambda: 0.0), observe or Measured())
-    return AdmissionPipeline(profiles_of(*found, name=name, run_all=run_all), runner)
+    return AdmissionPipeline(profiles_of(*plugins, name=name, run_all=run_all), runner)
 
 
-def decider_of(*found: Plugin, name: str = "*", observe: Observe | None = None) -> ReleaseDecider:
+def decider_of(*plugins: Plugin, name: str = "*", observe: Observe | None = None) -> ReleaseDecider:
     runner = Runner(lambda: 0.0, observe or Measured())
-    return ReleaseDecider(profiles_of(*found, name=name), runner)
+    return ReleaseDecider(profiles_of(*plugins, name=name), runner)

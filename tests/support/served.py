@@ -47,11 +47,13 @@ class ServedApi:
 
     def run(self, *arguments: str, code: int = 0) -> Result:
         """Run a command, and check its exit status."""
-        done = CliRunner().invoke(cli, arguments, env={"KUBECONFIG": str(self.kubeconfig)})
-        if isinstance(done.exception, HoldfastError):
-            done.stderr_bytes = (done.stderr_bytes or b"") + with_advice(done.exception).encode()
-        assert done.exit_code == code, (done.output, done.exception)
-        return done
+        result = CliRunner().invoke(cli, arguments, env={"KUBECONFIG": str(self.kubeconfig)})
+        if isinstance(result.exception, HoldfastError):
+            result.stderr_bytes = (result.stderr_bytes or b"") + with_advice(
+                result.exception
+            ).encode()
+        assert result.exit_code == code, (result.output, result.exception)
+        return result
 
     def answer(self, method: str, url: str, body: bytes, kind: str) -> tuple[int, bytes]:
         """Respond as the fake API server does, and allow all reviews of rights."""
@@ -59,22 +61,22 @@ class ServedApi:
         if parts.path in self.forbidden:
             return 403, b'{"reason": "Forbidden", "message": "closed"}'
         if parts.path.endswith("reviews"):
-            asked = json.loads(body).get("spec", {}).get("resourceAttributes", {})
+            attributes = json.loads(body).get("spec", {}).get("resourceAttributes", {})
             denied = {"status": {"allowed": False}}
-            is_denied = asked.get("resource") in self.unreviewed
+            is_denied = attributes.get("resource") in self.unreviewed
             return 201, json.dumps(denied if is_denied else _USER).encode()
         query = dict(parse_qsl(parts.query))
-        stored = dict(self.api.objects)
+        objects = dict(self.api.objects)
         try:
-            found = self.api.request(
+            content = self.api.request(
                 method, parts.path, query=query, body=body or None, content_type=kind
             )
         except ApiStatusError as exc:
             status = {"reason": exc.reason, "message": str(exc)}
             return exc.status, json.dumps(status).encode()
         if "dryRun" in query:
-            self.api.objects = stored
-        return 200, found
+            self.api.objects = objects
+        return 200, content
 
 
 def _handler(served: ServedApi) -> type[BaseHTTPRequestHandler]:
@@ -125,14 +127,14 @@ def kubeconfig(server: str) -> dict[str, Any]:
 @contextmanager
 def served(api: FakeApi, folder: Path) -> Iterator[ServedApi]:
     """Serve a fake API server."""
-    found = ServedApi(api, folder / "kubeconfig")
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(found))
+    served_api = ServedApi(api, folder / "kubeconfig")
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _handler(served_api))
     address = f"http://127.0.0.1:{server.server_address[1]}"
-    found.kubeconfig.write_text(yaml.safe_dump(kubeconfig(address)))
+    served_api.kubeconfig.write_text(yaml.safe_dump(kubeconfig(address)))
     thread = threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True)
     thread.start()
     try:
-        yield found
+        yield served_api
     finally:
         server.shutdown()
         server.server_close()

@@ -81,28 +81,31 @@ def _on_pod(text: str, fix: str) -> Mistake:
 
 
 def _object(
-    kind: str, own: Mapping[str, str], annotations: Mapping[str, str], spec: Mapping[str, Any]
+    kind: str,
+    own_annotations: Mapping[str, str],
+    annotations: Mapping[str, str],
+    spec: Mapping[str, Any],
 ) -> dict[str, Any]:
     group = {"Job": "batch/v1", "CronJob": "batch/v1", "Rollout": "argoproj.io/v1alpha1"}
     metadata = {"name": "web", "annotations": annotations}
     if kind == "Pod":
         spec = {**_POD_SPEC, **spec}
         return {"apiVersion": "v1", "kind": kind, "metadata": metadata, "spec": spec}
-    inner = {"template": {"metadata": {"annotations": annotations}, "spec": _POD_SPEC}}
-    whole: dict[str, Any] = {**inner, **spec}
+    template = {"template": {"metadata": {"annotations": annotations}, "spec": _POD_SPEC}}
+    workload_spec: dict[str, Any] = {**template, **spec}
     if kind == "CronJob":
-        whole = {"jobTemplate": {"spec": inner}, **spec}
+        workload_spec = {"jobTemplate": {"spec": template}, **spec}
     return {
         "apiVersion": group.get(kind, "apps/v1"),
         "kind": kind,
-        "metadata": {"name": "web", "annotations": dict(own)},
-        "spec": whole,
+        "metadata": {"name": "web", "annotations": dict(own_annotations)},
+        "spec": workload_spec,
     }
 
 
 def _previewed(document: Mapping[str, Any]) -> str:
-    (made,) = OfflinePreview(make_pipeline(), "shop", CREATED_MS).preview(document)
-    return [*made.refusals, *made.warnings][0]
+    (result,) = OfflinePreview(make_pipeline(), "shop", CREATED_MS).preview(document)
+    return [*result.refusals, *result.warnings][0]
 
 
 def _misplaced() -> str:
@@ -276,10 +279,10 @@ def _command(*arguments: str, **files: str) -> Callable[[], str]:
         with TemporaryDirectory() as folder:
             for name, text in files.items():
                 Path(folder, f"{name}.yaml").write_text(textwrap.dedent(text), encoding="utf-8")
-            given = [each.replace("@", f"{folder}/") for each in arguments]
-            done = CliRunner().invoke(main.cli, given)
-            error = done.exception
-            text = main.with_advice(error) if isinstance(error, HoldfastError) else done.output
+            argv = [argument.replace("@", f"{folder}/") for argument in arguments]
+            result = CliRunner().invoke(main.cli, argv)
+            error = result.exception
+            text = main.with_advice(error) if isinstance(error, HoldfastError) else result.output
             return text.strip().splitlines()[-1].replace(f"{folder}/", "")
 
     return produce
@@ -390,11 +393,11 @@ def _explained(
         now_ms = given.get("now_ms", CREATED_MS + MINUTE)
         status = {"phase": "Pending", **given.get("status", {})}
         pod = msgspec.convert({**source, "status": status}, PodWithStatus)
-        seen = trace.mutate(_DECIDER.profiles, read_review(source), now_ms=now_ms)
-        of_pod = {key: fact for key, fact in given.items() if key not in {"now_ms", "status"}}
-        facts = PodFacts(pod, now_ms, seen, **of_pod)
-        found = {one.title: one.lines for one in explanation.explain(facts, _DECIDER)}
-        return found.get(section, next(iter(found.values())))[line]
+        mutation = trace.mutate(_DECIDER.profiles, read_review(source), now_ms=now_ms)
+        of_pod = {key: value for key, value in given.items() if key not in {"now_ms", "status"}}
+        facts = PodFacts(pod, now_ms, mutation, **of_pod)
+        lines_by_title = {part.title: part.lines for part in explanation.explain(facts, _DECIDER)}
+        return lines_by_title.get(section, next(iter(lines_by_title.values())))[line]
 
     return produce
 

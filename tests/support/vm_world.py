@@ -32,8 +32,8 @@ class Once(threading.Event):
         self._asked = False
 
     def is_set(self) -> bool:
-        asked, self._asked = self._asked, True
-        return asked
+        was_set, self._asked = self._asked, True
+        return was_set
 
     def wait(self, timeout: float | None = None) -> bool:  # noqa: ARG002 - an Event's
         return False
@@ -76,11 +76,11 @@ class VmWorld:
 
     def kept(self, vm: str = "vm") -> list[str]:
         """Return the names of a VM's pods with our finalizer."""
-        return [one["metadata"]["name"] for one in self.pods(vm) if is_kept(one)]
+        return [pod["metadata"]["name"] for pod in self.pods(vm) if is_kept(pod)]
 
     def annotations(self, name: str = "vm") -> Mapping[str, str]:
-        found: Mapping[str, str] = self.vm(name)["metadata"].get("annotations") or {}
-        return found
+        annotations: Mapping[str, str] = self.vm(name)["metadata"].get("annotations") or {}
+        return annotations
 
     def record(self, name: str = "vm") -> str:
         """Return the recorded node of a VM, as the webhook reads it."""
@@ -100,9 +100,9 @@ class VmWorld:
 
     def annotate(self, name: str = "vm", **changes: str | None) -> None:
         """Change annotations of a VM; in keywords, `__` is `/` and `holdfast` is the domain."""
-        keys = {key.replace("__", "/").replace("_", "-"): one for key, one in changes.items()}
+        keys = {key.replace("__", "/").replace("_", "-"): value for key, value in changes.items()}
         self.write(
-            name, {key.replace("holdfast", "holdfast.dev"): one for key, one in keys.items()}
+            name, {key.replace("holdfast", "holdfast.dev"): value for key, value in keys.items()}
         )
 
     def write(
@@ -110,12 +110,12 @@ class VmWorld:
     ) -> None:
         def act(vm: Document) -> None:
             before = copy.deepcopy(vm)
-            present = vm["metadata"].setdefault("annotations", {})
+            annotations = vm["metadata"].setdefault("annotations", {})
             for key, value in changes.items():
                 if value is None:
-                    present.pop(key, None)
+                    annotations.pop(key, None)
                 else:
-                    present[key] = value
+                    annotations[key] = value
             self.api.own_annotations(vm, before, manager)
 
         self.api.change(vm_at(name), act)
@@ -149,11 +149,13 @@ class VmWorld:
         return name
 
     def bind(self, pod: str, node: str) -> None:
-        self.api.change(pod_at(pod), lambda one: one["spec"].update(nodeName=node))
+        self.api.change(pod_at(pod), lambda document: document["spec"].update(nodeName=node))
 
     def unschedulable(self, pod: str) -> None:
         condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
-        self.api.change(pod_at(pod), lambda one: one["status"].update(conditions=[condition]))
+        self.api.change(
+            pod_at(pod), lambda document: document["status"].update(conditions=[condition])
+        )
 
     def ready(self, vm: str = "vm", node: str | None = None) -> None:
         """Mark the VMI as running, on the node of its first pod."""
@@ -161,10 +163,10 @@ class VmWorld:
         self.status(vm, phase="Running", nodeName=node)
 
     def status(self, vm: str = "vm", **status: Any) -> None:
-        def act(one: Document) -> None:
-            one["status"].update(status)
+        def act(vmi: Document) -> None:
+            vmi["status"].update(status)
             if "phase" in status:
-                phases = one["status"].setdefault("phaseTransitionTimestamps", [])
+                phases = vmi["status"].setdefault("phaseTransitionTimestamps", [])
                 phases.append({"phase": status["phase"]})
 
         self.api.change(vmi_at(vm), act)
@@ -197,27 +199,31 @@ class VmWorld:
         self.status(vm, nodeName=target["spec"]["nodeName"], migrationState=state)
 
     def end(self, job: str, phase: str) -> None:
-        def act(one: Document) -> None:
-            vmi = self.vmi(one["spec"]["vmiName"])
+        def act(migration: Document) -> None:
+            vmi = self.vmi(migration["spec"]["vmiName"])
             state = (vmi or {"status": {}})["status"].get("migrationState", {})
-            if state.get("migrationUid") == one["metadata"]["uid"]:
-                one["status"]["migrationState"] = state
-            one["status"]["phase"] = phase
+            if state.get("migrationUid") == migration["metadata"]["uid"]:
+                migration["status"]["migrationState"] = state
+            migration["status"]["phase"] = phase
 
         self.api.change(job_at(job), act)
 
     def end_pod(self, pod: str) -> None:
         if self.pod(pod) is not None:
-            self.api.change(pod_at(pod), lambda one: one["status"].update(phase="Succeeded"))
+            self.api.change(
+                pod_at(pod), lambda document: document["status"].update(phase="Succeeded")
+            )
             self.drop_others(pod)
             self.api.delete(pod_at(pod))
 
     def drop_others(self, pod: str) -> None:
         """Remove the finalizers that are not ours."""
 
-        def act(one: Document) -> None:
-            finalizers = one["metadata"].get("finalizers", ())
-            one["metadata"]["finalizers"] = [name for name in finalizers if name == kubevirt.STICKY]
+        def act(document: Document) -> None:
+            finalizers = document["metadata"].get("finalizers", ())
+            document["metadata"]["finalizers"] = [
+                name for name in finalizers if name == kubevirt.STICKY
+            ]
 
         self.api.change(pod_at(pod), act)
 
@@ -228,7 +234,7 @@ class VmWorld:
                 self.end(job["metadata"]["name"], "Failed")
         self.api.change(
             vmi_at(vm),
-            lambda one: one["metadata"].update(
+            lambda vmi: vmi["metadata"].update(
                 deletionTimestamp="2026-03-01T12:00:00Z", finalizers=["kubevirt.io/foreground"]
             ),
         )
@@ -269,7 +275,7 @@ class Driver:
         self.leads = True
 
     def drop(self, key: ObjectKey) -> None:
-        self.looks = deque(one for one in self.looks if one != key)
+        self.looks = deque(look for look in self.looks if look != key)
 
     def settings(self, pod: Pod) -> StickyArgs | None:
         self.asked.append(pod)
@@ -279,8 +285,8 @@ class Driver:
         return self.leads
 
     def see(self) -> None:
-        for _, work in self.watch.feeders():
-            work(Once())
+        for _, feeder in self.watch.feeders():
+            feeder(Once())
 
     def settle(self, key: str = "vm") -> ReconcileResult:
         return reconcile(self.watch, self.reconciler, (NAMESPACE, key))
@@ -288,9 +294,9 @@ class Driver:
     def work(self) -> list[ReconcileResult]:
         """Process all watch events, and reconcile the VMs that they concern."""
         self.see()
-        found = [reconcile(self.watch, self.reconciler, key) for key in dict.fromkeys(self.looks)]
+        results = [reconcile(self.watch, self.reconciler, key) for key in dict.fromkeys(self.looks)]
         self.looks.clear()
-        return found
+        return results
 
 
 def is_kept(pod: Document) -> bool:

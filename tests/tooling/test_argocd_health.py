@@ -25,7 +25,9 @@ def lua(value: Any) -> str:
     """Return a JSON value as Lua."""
     if isinstance(value, dict):
         return (
-            "{" + ", ".join(f"[{json.dumps(key)}] = {lua(one)}" for key, one in value.items()) + "}"
+            "{"
+            + ", ".join(f"[{json.dumps(key)}] = {lua(item)}" for key, item in value.items())
+            + "}"
         )
     if isinstance(value, list):
         return "{" + ", ".join(map(lua, value)) + "}"
@@ -43,8 +45,8 @@ def health(status: dict[str, Any], annotations: dict[str, str], **spec: Any) -> 
         'local found = check()\nprint(found.status .. ": " .. found.message)\n'
     )
     command = [str(build.ensure(modules=GLUA) / "glua"), "-e", text]
-    done = subprocess.run(command, capture_output=True, text=True, check=True)
-    name, _, message = done.stdout.strip().partition(": ")
+    process = subprocess.run(command, capture_output=True, text=True, check=True)
+    name, _, message = process.stdout.strip().partition(": ")
     return name.rstrip(":"), message
 
 

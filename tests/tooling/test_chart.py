@@ -35,39 +35,43 @@ def rendered(folder: Path, values: Mapping[str, Any], namespace: str = "x") -> l
     file = folder / "values.json"
     file.write_text(json.dumps(values))
     command = ("template", "holdfast", str(chart.CHART), "--namespace", namespace)
-    done = helm(*command, "--values", str(file))
-    assert done.returncode == 0, done.stderr
-    found = [one for one in yaml.safe_load_all(done.stdout) if one]
-    return [one for one in found if HOOK not in one["metadata"].get("annotations", {})]
+    process = helm(*command, "--values", str(file))
+    assert process.returncode == 0, process.stderr
+    objects = [document for document in yaml.safe_load_all(process.stdout) if document]
+    return [
+        document for document in objects if HOOK not in document["metadata"].get("annotations", {})
+    ]
 
 
-def by_name(one: Object) -> str:
-    return str(one["name"])
+def by_name(entry: Object) -> str:
+    return str(entry["name"])
 
 
 def comparable(objects: list[Object]) -> dict[str, Any]:
     """Return objects by name, without intended differences; see `test_chart_equals_kustomize`."""
-    found = {}
-    for one in json.loads(json.dumps(objects)):
-        kind, name = one["kind"], one["metadata"]["name"]
+    named_objects = {}
+    for document in json.loads(json.dumps(objects)):
+        kind, name = document["kind"], document["metadata"]["name"]
         if kind == "ConfigMap":
             name = "holdfast-config"
-            one["metadata"]["name"] = name
-            one["metadata"].pop("annotations", None)
-            one["data"] = {key: yaml.safe_load(text) for key, text in one["data"].items()}
+            document["metadata"]["name"] = name
+            document["metadata"].pop("annotations", None)
+            document["data"] = {key: yaml.safe_load(text) for key, text in document["data"].items()}
         if kind == "Deployment":
-            template = one["spec"]["template"]
+            template = document["spec"]["template"]
             template["spec"]["volumes"].sort(key=by_name)  # kustomize puts added ones first
-            (config, *_) = (one for one in template["spec"]["volumes"] if one["name"] == "config")
+            (config, *_) = (
+                volume for volume in template["spec"]["volumes"] if volume["name"] == "config"
+            )
             config["configMap"]["name"] = "holdfast-config"
             for container in template["spec"]["containers"]:
                 assert container.pop("imagePullPolicy", IMAGE_POLICY) == IMAGE_POLICY
                 container["env"] = container.get("env") or []
-                for listed in ("ports", "volumeMounts"):
-                    container[listed].sort(key=by_name)
+                for field in ("ports", "volumeMounts"):
+                    container[field].sort(key=by_name)
         if kind != "Namespace":
-            found[f"{kind} {name}"] = one
-    return found
+            named_objects[f"{kind} {name}"] = document
+    return named_objects
 
 
 SETTINGS = [
@@ -113,30 +117,30 @@ def test_chart_equals_kustomize(
     from_kustomize = comparable(built(tmp_path, components, **content))
     from_helm = comparable(rendered(tmp_path, values, "holdfast-system"))
     assert from_helm.keys() == from_kustomize.keys()
-    for name, one in from_kustomize.items():
-        assert from_helm[name] == one, name
+    for name, document in from_kustomize.items():
+        assert from_helm[name] == document, name
 
 
 @pytest.mark.parametrize("components", [[], ["kubevirt", "high-availability"]])
 def test_chart_equals_kustomize_in_another_namespace(components: list[str], tmp_path: Path) -> None:
     """Only the guard differs, which `holdfast policies` generates."""
-    moved = comparable(built(tmp_path, components, namespace="elsewhere"))
+    from_kustomize = comparable(built(tmp_path, components, namespace="elsewhere"))
     values = {"kubevirt": {"enabled": bool(components)}, "highAvailability": bool(components)}
     from_helm = comparable(rendered(tmp_path, values, "elsewhere"))
-    assert from_helm.keys() == moved.keys()
-    for name, one in moved.items():
-        assert "AdmissionPolicy" in name or from_helm[name] == one, name
+    assert from_helm.keys() == from_kustomize.keys()
+    for name, document in from_kustomize.items():
+        assert "AdmissionPolicy" in name or from_helm[name] == document, name
 
 
 def test_generated_files_are_up_to_date() -> None:
-    stale = [path.name for path, text in chart.files() if path.read_text() != text]
-    assert stale == [], f"run: {chart.COMMAND}"
+    stale_names = [path.name for path, text in chart.files() if path.read_text() != text]
+    assert stale_names == [], f"run: {chart.COMMAND}"
 
 
 def test_edit_without_a_match_is_an_error() -> None:
-    lost = chart.Template("base/webhook.yaml", [chart.Edit("no such line\n", "")])
+    template = chart.Template("base/webhook.yaml", [chart.Edit("no such line\n", "")])
     with pytest.raises(LookupError, match=r"base/webhook\.yaml has 0 times"):
-        chart.rendered(lost)
+        chart.rendered(template)
 
 
 CONFIGURATIONS = [
@@ -195,22 +199,24 @@ def test_guard_equals_the_output_of_holdfast_policies(
     file.write_text(json.dumps(head | config))
     options = ["--config", str(file), "--namespace", "elsewhere", "--webhook-configuration", name]
     printed = CliRunner().invoke(policies, options)
-    wanted = comparable([*yaml.safe_load_all(printed.output)])
+    expected = comparable([*yaml.safe_load_all(printed.output)])
     values = {"config": config, "callLast": call_last}
-    found = comparable(rendered(tmp_path, values, "elsewhere"))
-    assert {one: found[one] for one in found if one.startswith("Validating")} == wanted | {
-        one: found[one] for one in found if one.startswith("ValidatingWebhook")
+    from_helm = comparable(rendered(tmp_path, values, "elsewhere"))
+    assert {
+        key: from_helm[key] for key in from_helm if key.startswith("Validating")
+    } == expected | {
+        key: from_helm[key] for key in from_helm if key.startswith("ValidatingWebhook")
     }
 
 
 def test_no_object_names_the_default_namespace_in_another_one(tmp_path: Path) -> None:
-    everything = {
+    values = {
         "kubevirt": {"enabled": True},
         "highAvailability": True,
         "certManager": {"enabled": True},
         "monitoring": {"podMonitor": True, "rules": True, "dashboard": True},
     }
-    assert "holdfast-system" not in json.dumps(rendered(tmp_path, everything, "elsewhere"))
+    assert "holdfast-system" not in json.dumps(rendered(tmp_path, values, "elsewhere"))
 
 
 def test_cluster_settings_are_rendered(tmp_path: Path) -> None:
@@ -224,8 +230,8 @@ def test_cluster_settings_are_rendered(tmp_path: Path) -> None:
         "networkPolicy": {"apiServerPorts": [8443]},
         "guard": {"enabled": False},
     }
-    found = comparable(rendered(tmp_path, values))
-    webhook = found["Deployment holdfast-webhook"]["spec"]
+    objects = comparable(rendered(tmp_path, values))
+    webhook = objects["Deployment holdfast-webhook"]["spec"]
     pod = webhook["template"]["spec"]
     assert webhook["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
@@ -238,12 +244,12 @@ def test_cluster_settings_are_rendered(tmp_path: Path) -> None:
     assert container["image"] == f"holdfast@sha256:{'a' * 64}"
     assert "--port=10250" in container["args"]
     assert container["ports"] == [{"name": "https", "containerPort": 10250}]
-    outbound = found["NetworkPolicy holdfast-controller"]["spec"]["egress"]
+    outbound = objects["NetworkPolicy holdfast-controller"]["spec"]["egress"]
     assert outbound == [
         {"ports": [{"protocol": "TCP", "port": 8443}]},
         {"ports": [{"protocol": "TCP", "port": 10250}]},
     ]
-    assert [one for one in found if "AdmissionPolicy" in one] == []
+    assert [key for key in objects if "AdmissionPolicy" in key] == []
 
 
 @pytest.mark.parametrize("replicas", [1, 2, 3])
@@ -252,8 +258,10 @@ def test_disruption_budget_does_not_block_drains(
     replicas: int, available: bool, tmp_path: Path
 ) -> None:
     values = {"replicas": {"webhook": replicas}, "highAvailability": available}
-    found = rendered(tmp_path, values)
-    (budget,) = (one["spec"] for one in found if one["kind"] == "PodDisruptionBudget")
+    objects = rendered(tmp_path, values)
+    (budget,) = (
+        document["spec"] for document in objects if document["kind"] == "PodDisruptionBudget"
+    )
     assert (budget["maxUnavailable"], "minAvailable" in budget) == (1, False)
 
 
@@ -262,14 +270,22 @@ def test_every_configuration_has_its_own_config_map(tmp_path: Path) -> None:
     names = set()
     configs: list[Object] = [{}, {"profiles": [{}]}]
     for config in configs:
-        found = rendered(tmp_path, {"config": config})
-        (metadata,) = (one["metadata"] for one in found if one["kind"] == "ConfigMap")
+        objects = rendered(tmp_path, {"config": config})
+        (metadata,) = (
+            document["metadata"] for document in objects if document["kind"] == "ConfigMap"
+        )
         assert metadata["annotations"] == {"helm.sh/resource-policy": "keep"}
         name = metadata["name"]
-        pods = [one["spec"]["template"]["spec"] for one in found if one["kind"] == "Deployment"]
+        pods = [
+            document["spec"]["template"]["spec"]
+            for document in objects
+            if document["kind"] == "Deployment"
+        ]
         volumes = [volume for pod in pods for volume in pod["volumes"]]
-        mounted = [one["configMap"]["name"] for one in volumes if one["name"] == "config"]
-        assert (mounted, name.startswith("holdfast-config-")) == ([name] * 2, True)
+        config_maps = [
+            volume["configMap"]["name"] for volume in volumes if volume["name"] == "config"
+        ]
+        assert (config_maps, name.startswith("holdfast-config-")) == ([name] * 2, True)
         names.add(name)
     assert len(names) == 2
 
@@ -301,11 +317,13 @@ def test_helm_accepts_the_arguments_of_a_third_party_plugin(tmp_path: Path) -> N
 
 
 def test_status_port_is_passed_to_the_controller(tmp_path: Path) -> None:
-    without = comparable(rendered(tmp_path, {}))
-    found = comparable(rendered(tmp_path, {"statusPort": 8082}))
-    (container,) = found["Deployment holdfast-controller"]["spec"]["template"]["spec"]["containers"]
+    default_objects = comparable(rendered(tmp_path, {}))
+    objects = comparable(rendered(tmp_path, {"statusPort": 8082}))
+    (container,) = objects["Deployment holdfast-controller"]["spec"]["template"]["spec"][
+        "containers"
+    ]
     container["args"].remove("--status-port=8082")
-    assert found == without
+    assert objects == default_objects
 
 
 DIGEST, OTHER = (f"sha256:{digit * 64}" for digit in "ab")
@@ -325,30 +343,32 @@ def test_image_values_override_the_digest_of_a_released_chart(
     file = tmp_path / "values.json"
     file.write_text(json.dumps({"image": values}))
     packed = str(tmp_path / f"holdfast-{VERSION}.tgz")
-    done = helm("template", packed, "--values", str(file))
-    made = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "Deployment"]
-    pods = [one["spec"]["template"]["spec"] for one in made]
-    assert [one["containers"][0]["image"] for one in pods] == [f"example.com/holdfast{image}"] * 2
+    result = helm("template", packed, "--values", str(file))
+    apps = [doc for doc in yaml.safe_load_all(result.stdout) if doc and doc["kind"] == "Deployment"]
+    pods = [deployment["spec"]["template"]["spec"] for deployment in apps]
+    assert [pod["containers"][0]["image"] for pod in pods] == [f"example.com/holdfast{image}"] * 2
 
 
 def test_permissions_outlive_a_failed_uninstall_until_the_next_one() -> None:
     """helm deletes objects with `hook-succeeded` even if a later hook of the event fails."""
-    done = helm("template", str(chart.CHART), "--show-only", "templates/uninstall.yaml")
-    objects = [one for one in yaml.safe_load_all(done.stdout) if one]
+    process = helm("template", str(chart.CHART), "--show-only", "templates/uninstall.yaml")
+    objects = [document for document in yaml.safe_load_all(process.stdout) if document]
     hooks: dict[str, list[tuple[str, str]]] = {}
-    for one in objects:
-        annotations = one["metadata"]["annotations"]
+    for document in objects:
+        annotations = document["metadata"]["annotations"]
         row = (annotations[HOOK], annotations[f"{HOOK}-delete-policy"])
-        hooks.setdefault(one["kind"], []).append(row)
-    again, done_with = "before-hook-creation", "before-hook-creation,hook-succeeded"
-    assert hooks.pop("Job") == [("pre-delete", done_with)]
+        hooks.setdefault(document["kind"], []).append(row)
+    creation_policy, success_policy = "before-hook-creation", "before-hook-creation,hook-succeeded"
+    assert hooks.pop("Job") == [("pre-delete", success_policy)]
     assert hooks
-    assert set(map(tuple, hooks.values())) == {(("pre-delete", again), ("post-delete", done_with))}
+    assert set(map(tuple, hooks.values())) == {
+        (("pre-delete", creation_policy), ("post-delete", success_policy))
+    }
 
 
 def test_uninstall_job_may_delete_only_our_webhook_configurations() -> None:
-    done = helm("template", str(chart.CHART), "--show-only", "templates/uninstall.yaml")
-    roles = [one for one in yaml.safe_load_all(done.stdout) if one and one["kind"] == "ClusterRole"]
+    run = helm("template", str(chart.CHART), "--show-only", "templates/uninstall.yaml")
+    roles = [doc for doc in yaml.safe_load_all(run.stdout) if doc and doc["kind"] == "ClusterRole"]
     assert len(roles) == 2
     for rule in [rule for role in roles for rule in role["rules"]]:
         if "delete" in rule["verbs"]:
@@ -356,10 +376,10 @@ def test_uninstall_job_may_delete_only_our_webhook_configurations() -> None:
 
 
 def test_chart_passes_helm_lint() -> None:
-    done = helm("lint", "--strict", str(chart.CHART))
-    assert done.returncode == 0, done.stdout
+    process = helm("lint", "--strict", str(chart.CHART))
+    assert process.returncode == 0, process.stdout
 
 
 def test_unknown_value_is_rejected() -> None:
-    done = helm("template", str(chart.CHART), "--set", "replica=3")
-    assert "additional properties 'replica' not allowed" in done.stderr
+    process = helm("template", str(chart.CHART), "--set", "replica=3")
+    assert "additional properties 'replica' not allowed" in process.stderr

@@ -65,18 +65,18 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     ],
 )
 def test_key_changes_with_each_input(tmp_path: Path, changes: dict[str, object]) -> None:
-    before = make_modules(tmp_path).key()
-    assert make_modules(tmp_path).key() == before
-    assert make_modules(tmp_path, **changes).key() != before
+    old_key = make_modules(tmp_path).key()
+    assert make_modules(tmp_path).key() == old_key
+    assert make_modules(tmp_path, **changes).key() != old_key
 
 
 @pytest.mark.parametrize("name", ["go.mod", "go.sum", "main.go"])
 def test_key_changes_with_the_pinned_modules_and_the_sources(tmp_path: Path, name: str) -> None:
     (tmp_path / "main.go").write_text("package main\n")
     modules = make_modules(tmp_path, sources=("main.go",))
-    before = modules.key()
+    old_key = modules.key()
     (tmp_path / name).write_text("other\n")
-    assert modules.key() != before
+    assert modules.key() != old_key
 
 
 @pytest.mark.parametrize(
@@ -127,11 +127,11 @@ def test_assets_are_used_and_the_rest_comes_from_the_cache(
     fill(assets, modules)
     fill(empty_cache / modules.only(["kwok"]).key(), modules.only(["kwok"]))
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(assets / "bin"))
-    found = ensure(lambda _: None, modules)
-    assert (found / "etcd").resolve() == (assets / "bin" / "etcd").resolve()
-    assert (found / "kwok").resolve().is_relative_to(empty_cache.resolve())
-    assert (found.parent / "stages" / "a.yaml").is_file()
-    assert ensure(lambda _: None, modules) == found
+    folder = ensure(lambda _: None, modules)
+    assert (folder / "etcd").resolve() == (assets / "bin" / "etcd").resolve()
+    assert (folder / "kwok").resolve().is_relative_to(empty_cache.resolve())
+    assert (folder.parent / "stages" / "a.yaml").is_file()
+    assert ensure(lambda _: None, modules) == folder
 
 
 LOOKUP = 'Get "https://x": dial tcp: lookup x: no such host'

@@ -46,8 +46,8 @@ def test_components_listen_on_loopback_only(name: str) -> None:
 
 
 def test_port_in_use_is_reported() -> None:
-    with socket.create_server(("127.0.0.1", 0)) as taken:
-        port = taken.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        port = server.getsockname()[1]
         with pytest.raises(ControlPlaneError) as caught:
             require_free(port)
 
@@ -80,8 +80,14 @@ def test_private_files_are_accessible_only_to_their_owner(tmp_path: Path) -> Non
 
 
 def test_components_do_not_inherit_the_users_settings() -> None:
-    given = {"PATH": "/bin", "ETCD_NAME": "x", "KUBECONFIG": "/k", "KWOK_X": "1", "HOME": "/h"}
-    assert child_environment(given) == {"PATH": "/bin", "HOME": "/h"}
+    environment = {
+        "PATH": "/bin",
+        "ETCD_NAME": "x",
+        "KUBECONFIG": "/k",
+        "KWOK_X": "1",
+        "HOME": "/h",
+    }
+    assert child_environment(environment) == {"PATH": "/bin", "HOME": "/h"}
 
 
 def test_reaper_skips_a_truncated_line() -> None:
@@ -92,10 +98,10 @@ def test_reaper_skips_a_truncated_line() -> None:
 
 def test_reaper_ends_only_the_listed_process() -> None:
     with subprocess.Popen([sys.executable, "-c", "input()"], stdin=subprocess.PIPE) as child:
-        started = reaper.start_time(child.pid)
-        assert started is not None
-        reaper.end({child.pid: f"{started}0"})
+        start_time = reaper.start_time(child.pid)
+        assert start_time is not None
+        reaper.end({child.pid: f"{start_time}0"})
         assert child.poll() is None
-        reaper.end({child.pid: started})
+        reaper.end({child.pid: start_time})
         assert child.wait() < 0
         assert reaper.start_time(child.pid) is None

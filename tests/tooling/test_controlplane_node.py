@@ -7,8 +7,10 @@ from controlplane.guard import Guard
 
 
 def test_reaper_reads_control_groups_and_settings() -> None:
-    found = reaper.read(["cgroup a\n", "write /proc/sys/kernel/panic 0\n", "cgroup cut sho"])
-    assert found == reaper.Leftovers(cgroups=["a"], settings={Path("/proc/sys/kernel/panic"): "0"})
+    leftovers = reaper.read(["cgroup a\n", "write /proc/sys/kernel/panic 0\n", "cgroup cut sho"])
+    assert leftovers == reaper.Leftovers(
+        cgroups=["a"], settings={Path("/proc/sys/kernel/panic"): "0"}
+    )
 
 
 def test_cgroup_is_removed_from_every_hierarchy(tmp_path: Path) -> None:

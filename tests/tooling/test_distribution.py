@@ -17,11 +17,11 @@ IGNORED = (
 
 
 def run(*command: str | Path, cwd: Path) -> str:
-    done = subprocess.run(
+    process = subprocess.run(
         [sys.executable, *map(str, command)], cwd=cwd, capture_output=True, text=True, check=False
     )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    assert process.returncode == 0, process.stderr
+    return process.stdout
 
 
 @pytest.fixture(scope="module")
@@ -37,8 +37,8 @@ def sdist(sources: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("sdist")
     script = f"from setuptools import build_meta; build_meta.build_sdist({str(target)!r})"
     run("-c", script, cwd=sources)
-    (made,) = target.glob("*.tar.gz")
-    return made
+    (archive,) = target.glob("*.tar.gz")
+    return archive
 
 
 @pytest.fixture(scope="module")
@@ -47,16 +47,16 @@ def wheel(sdist: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     target = tmp_path_factory.mktemp("wheel")
     pip = ("-m", "pip", "--disable-pip-version-check", "wheel", "--quiet")
     run(*pip, "--no-deps", "--no-build-isolation", "--wheel-dir", target, sdist, cwd=target)
-    (made,) = target.glob("*.whl")
-    return made
+    (path,) = target.glob("*.whl")
+    return path
 
 
 def test_source_distribution_has_all_sources_and_symlinks(sources: Path, sdist: Path) -> None:
     with tarfile.open(sdist) as archive:
-        members = {one.name.partition("/")[2]: one for one in archive}
-    links = {name: one.linkname for name, one in members.items() if one.issym()}
+        members = {member.name.partition("/")[2]: member for member in archive}
+    links = {name: member.linkname for name, member in members.items() if member.issym()}
     assert links == {"holdfast/webhook": "../webhook", "holdfast/certs": "../certs"}
-    files = (one.relative_to(sources) for one in sources.rglob("*") if one.is_file())
+    files = (path.relative_to(sources) for path in sources.rglob("*") if path.is_file())
     expected = {str(file) for file in files if not str(file.parent).endswith(".egg-info")}
     assert expected - members.keys() == set()
 

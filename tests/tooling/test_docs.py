@@ -62,22 +62,22 @@ def test_generated_files_are_up_to_date(file: str) -> None:
     [pytest.param("Delays", DELAYS, id="delays"), pytest.param("Times", INSTANTS, id="times")],
 )
 def test_tested_values_and_reasons_are_on_the_page(heading: str, rows: tuple[Row, ...]) -> None:
-    shown = section("reference/annotations.md", heading)
-    short = [row for row in rows if len(row.value) <= generate.LONGEST_VALUE]
-    assert len(short) > 0.8 * len(rows)
-    reasons = {getattr(row.outcome, "in_words", "") for row in short} - {""}
-    accepted = [row for row in short if not hasattr(row.outcome, "in_words")]
-    assert [row for row in accepted if f"`{message_text.quote(row.value)}`" not in shown] == []
-    assert [reason for reason in reasons if f"| rejected: {reason} |" not in shown] == []
+    text = section("reference/annotations.md", heading)
+    short_rows = [row for row in rows if len(row.value) <= generate.LONGEST_VALUE]
+    assert len(short_rows) > 0.8 * len(rows)
+    reasons = {getattr(row.outcome, "in_words", "") for row in short_rows} - {""}
+    accepted_rows = [row for row in short_rows if not hasattr(row.outcome, "in_words")]
+    assert [row for row in accepted_rows if f"`{message_text.quote(row.value)}`" not in text] == []
+    assert [reason for reason in reasons if f"| rejected: {reason} |" not in text] == []
 
 
 # --- configuration -----------------------------------------------------------------------------
 
 
 def example() -> str:
-    shown = section("reference/configuration.md", "A full example")
-    (found,) = re.findall(r"```yaml\n(.*?)```", shown, re.DOTALL)
-    return str(found)
+    text = section("reference/configuration.md", "A full example")
+    (block,) = re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)
+    return str(block)
 
 
 def test_example_configuration_is_valid() -> None:
@@ -109,14 +109,14 @@ def test_example_has_every_field() -> None:
 
 def test_example_has_every_argument_of_each_plugin_it_configures() -> None:
     configured = yaml.safe_load(example())["profiles"][0]["pluginConfig"]
-    for each in configured:
-        args_type = plugins.registry([])[each["name"]].args_type
-        assert sorted(each["args"]) == sorted(args_type.__struct_encode_fields__)
+    for entry in configured:
+        args_type = plugins.registry([])[entry["name"]].args_type
+        assert sorted(entry["args"]) == sorted(args_type.__struct_encode_fields__)
 
 
 def test_delay_how_to_shows_a_deployment_and_a_pod() -> None:
-    found = re.findall(r"```yaml\n(.*?)```", read("how-to/delay.md"), re.DOTALL)
-    kinds = [yaml.safe_load(one)["kind"] for one in found]
+    blocks = re.findall(r"```yaml\n(.*?)```", read("how-to/delay.md"), re.DOTALL)
+    kinds = [yaml.safe_load(block)["kind"] for block in blocks]
     assert kinds == ["Deployment", "Pod"]
 
 
@@ -135,49 +135,49 @@ def metrics() -> Iterator[tuple[str, str]]:
 @pytest.mark.parametrize("registry", generate.REGISTRIES)
 def test_every_metric_is_described(registry: str) -> None:
     exposed = generate.REGISTRIES[registry]()
-    described = [name for name, *_ in generate.described_metrics(exposed)]
+    exposed_names = [name for name, *_ in generate.described_metrics(exposed)]
     collected = [metric.name for metric in exposed.collect()]
-    assert [re.sub("_(total|info)$", "", name) for name in described] == collected
+    assert [re.sub("_(total|info)$", "", name) for name in exposed_names] == collected
 
 
 @pytest.mark.parametrize("name", sorted({name for name, _ in metrics()}))
 def test_every_metric_is_used_in_a_query(name: str) -> None:
     monitoring = [ROOT / "manifests" / "monitoring" / file for file in MONITORING]
-    uses = [section("reference/metrics.md", "Queries"), *(one.read_text() for one in monitoring)]
-    assert any(re.search(rf"\b{name}\b|\b{name}_(bucket|sum|count)\b", use) for use in uses)
+    texts = [section("reference/metrics.md", "Queries"), *(file.read_text() for file in monitoring)]
+    assert any(re.search(rf"\b{name}\b|\b{name}_(bucket|sum|count)\b", text) for text in texts)
 
 
 def test_documented_metrics_exist() -> None:
-    known = {name for name, _ in metrics()}
-    known |= {
+    metric_names = {name for name, _ in metrics()}
+    metric_names |= {
         f"{name}_{series}"
         for name, kind in metrics()
         if kind == "histogram"
         for series in ("bucket", "sum", "count")
     }
-    used = {
-        found
+    used_names = {
+        name
         for path in WRITTEN
-        for found in re.findall(r"\bholdfast_[a-z_]+\b", path.read_text(encoding="utf-8"))
+        for name in re.findall(r"\bholdfast_[a-z_]+\b", path.read_text(encoding="utf-8"))
     }
-    assert used - known == {"holdfast_signoff"}  # the example plugin's module
+    assert used_names - metric_names == {"holdfast_signoff"}  # the example plugin's module
 
 
 def test_documented_events_match_the_code() -> None:
     reasons = {
         value for name, value in vars(events).items() if name.isupper() and isinstance(value, str)
     }
-    described = re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE)
+    documented = re.findall(r"^\| `(\w+)` \|", read("reference/events.md"), re.MULTILINE)
     reasons.add(pace_slots.TIMEOUT)
-    assert set(described) == reasons
-    assert len(described) == len(reasons)
+    assert set(documented) == reasons
+    assert len(documented) == len(reasons)
 
 
 def test_documented_loggers_match_the_code() -> None:
     code = "".join(path.read_text() for path in (ROOT / "webhook").rglob("*.py"))
-    named = set(re.findall(r'getLogger\("(holdfast\.\w+)"\)', code))
-    described = re.findall(r"^\| \w+ \| `(holdfast\.\w+)` \|", read("reference/logs.md"), re.M)
-    assert set(described) == named
+    loggers = set(re.findall(r'getLogger\("(holdfast\.\w+)"\)', code))
+    documented = re.findall(r"^\| \w+ \| `(holdfast\.\w+)` \|", read("reference/logs.md"), re.M)
+    assert set(documented) == loggers
 
 
 def test_guard_message_matches_the_how_to() -> None:
@@ -189,8 +189,8 @@ def test_guard_message_matches_the_how_to() -> None:
 
 
 def make_policy() -> str:
-    first = pod_policies.policies(make_profiles())[0]
-    return str(first["spec"]["validations"][0]["messageExpression"])
+    policy = pod_policies.policies(make_profiles())[0]
+    return str(policy["spec"]["validations"][0]["messageExpression"])
 
 
 # --- all pages ---------------------------------------------------------------------------------
@@ -205,15 +205,15 @@ def anchors(path: Path) -> set[str]:
 
 @pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
 def test_relative_links_resolve(path: Path) -> None:
-    dead = []
+    dead_links = []
     for target in LINK.findall(CODE.sub("", path.read_text(encoding="utf-8"))):
         if "://" in target:
             continue
         file, _, anchor = target.partition("#")
-        found = (path.parent / file).resolve() if file else path
-        if not found.exists() or (anchor and anchor not in anchors(found)):
-            dead.append(target)
-    assert dead == []
+        destination = (path.parent / file).resolve() if file else path
+        if not destination.exists() or (anchor and anchor not in anchors(destination)):
+            dead_links.append(target)
+    assert dead_links == []
 
 
 def test_contributing_lists_every_package() -> None:
@@ -231,34 +231,34 @@ def test_every_page_is_linked_from_the_index(path: Path) -> None:
 
 @pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
 def test_referenced_tests_exist(path: Path) -> None:
-    missing = [
+    missing_tests = [
         f"{file}::{name}"
         for file, name in TEST.findall(path.read_text(encoding="utf-8"))
         if not (ROOT / file).exists() or (name and f"def {name}(" not in (ROOT / file).read_text())
     ]
-    assert missing == []
+    assert missing_tests == []
 
 
 @pytest.mark.parametrize("path", WRITTEN, ids=names(WRITTEN))
 def test_pages_contain_no_local_paths(path: Path) -> None:
-    found = re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S+", path.read_text())
-    assert found == []
+    paths = re.findall(r"(?<![\w.])/(?:home|root|tmp|work|Users)/\S+", path.read_text())
+    assert paths == []
 
 
 # --- permissions ---------------------------------------------------------------------------------
 
 
 def test_every_role_in_the_manifests_is_documented() -> None:
-    found = {
-        f"{one['kind']} {one['metadata']['name']}"
+    roles = {
+        f"{document['kind']} {document['metadata']['name']}"
         for path in (ROOT / "manifests").rglob("*.yaml")
-        for one in yaml.safe_load_all(path.read_text())
-        if one and one.get("kind") in {"Role", "ClusterRole"}
+        for document in yaml.safe_load_all(path.read_text())
+        if document and document.get("kind") in {"Role", "ClusterRole"}
     }
-    assert {title.partition(",")[0] for title, _ in rights.roles()} == found
+    assert {title.partition(",")[0] for title, _ in rights.roles()} == roles
 
 
 def test_every_permission_has_a_test() -> None:
-    given = sorted(map(str, rights.rights()))
-    assert sorted(NEEDS) == given
-    assert len(set(given)) == len(given)
+    permissions = sorted(map(str, rights.rights()))
+    assert sorted(NEEDS) == permissions
+    assert len(set(permissions)) == len(permissions)

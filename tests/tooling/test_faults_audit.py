@@ -48,9 +48,9 @@ def test_partial_line_is_buffered(tmp_path: Path) -> None:
         with path.open("a") as file:
             file.write(line("whole")[40:])
         audit.read()
-        (found,) = audit.releases["rows", "whole"]
-        assert found.succeeded
-        assert found.ended - found.at == pytest.approx(1)
+        (write,) = audit.releases["rows", "whole"]
+        assert write.succeeded
+        assert write.ended - write.at == pytest.approx(1)
 
 
 def test_release_counts_once_it_is_in_the_audit_log(tmp_path: Path) -> None:

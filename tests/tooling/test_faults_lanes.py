@@ -22,18 +22,18 @@ def fake_worker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_row_of_a_crashed_lane_fails_and_the_others_run(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDS_AT, ROWS[2].name)
-    found = {each.fault.name: each for each in lanes.results(ROWS, RUN, lanes=2)}
-    assert [found[row.name].passed for row in ROWS] == [True, True, False, True]
-    assert found[ROWS[2].name].error == "the lane has ended: it broke off"
+    results = {result.fault.name: result for result in lanes.results(ROWS, RUN, lanes=2)}
+    assert [results[row.name].passed for row in ROWS] == [True, True, False, True]
+    assert results[ROWS[2].name].error == "the lane has ended: it broke off"
 
 
 def test_break_that_prevents_startup_counts_as_not_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(ENDS_AT, READY)
-    found = list(lanes.results(ROWS[:2], Run(seed=7, broken=True), lanes=1))
-    assert [each.error for each in found] == ["no cluster: nothing works here"] * 2
-    assert not any(each.caught for each in found)
+    results = list(lanes.results(ROWS[:2], Run(seed=7, broken=True), lanes=1))
+    assert [result.error for result in results] == ["no cluster: nothing works here"] * 2
+    assert not any(result.caught for result in results)
 
 
 def test_broken_builds_run_in_separate_processes() -> None:
-    found = list(lanes.results(ROWS[:2], Run(seed=7, broken=True), lanes=1))
-    assert len({each.figures["process"] for each in found}) == 2
+    results = list(lanes.results(ROWS[:2], Run(seed=7, broken=True), lanes=1))
+    assert len({result.figures["process"] for result in results}) == 2

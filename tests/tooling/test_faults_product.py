@@ -21,8 +21,8 @@ def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> None:
-    named = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com")
-    subprocess.run(["git", "-C", str(folder), *named, *arguments], check=True)
+    options = ("-c", "user.name=Somebody", "-c", "user.email=somebody@example.com")
+    subprocess.run(["git", "-C", str(folder), *options, *arguments], check=True)
 
 
 def commit(folder: Path) -> None:
@@ -31,19 +31,19 @@ def commit(folder: Path) -> None:
 
 
 def test_unrelated_commit_does_not_change_the_product_version(checkout: Path) -> None:
-    before = product.product()
+    version = product.product()
     (checkout / "tests").write_text("another")
-    assert product.product() == before
+    assert product.product() == version
     commit(checkout)
-    assert product.product() == before
+    assert product.product() == version
 
 
 def test_changed_product_has_another_version(checkout: Path) -> None:
-    before = product.product()
+    version = product.product()
     (checkout / "certs" / "file").write_text("another")
-    assert product.product() == f"{before}+changed"
+    assert product.product() == f"{version}+changed"
     commit(checkout)
-    assert product.product() not in {before, f"{before}+changed"}
+    assert product.product() not in {version, f"{version}+changed"}
 
 
 def test_product_version_is_unknown_without_git(

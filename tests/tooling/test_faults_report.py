@@ -26,25 +26,25 @@ def test_results_are_read_back(tmp_path: Path) -> None:
     path = tmp_path / "build" / "faults.json"
     assert report.read(RUN, FAULTS, path) == []
     report.write(RESULTS, RUN, path)
-    read = report.read(RUN, FAULTS, path)
-    assert read == RESULTS
-    assert [each.passed for each in read] == [True, False]
+    results = report.read(RUN, FAULTS, path)
+    assert results == RESULTS
+    assert [result.passed for result in results] == [True, False]
     assert report.read(RUN, FAULTS[:1], path) == RESULTS[:1]
 
 
 def test_results_of_other_runs_are_separate(tmp_path: Path) -> None:
     path = tmp_path / "faults.json"
     report.write(RESULTS, RUN, path)
-    different: list[dict[str, Any]] = [
+    changes: list[dict[str, Any]] = [
         {"seed": 8},
         {"short": True},
         {"broken": True},
         {"product": "another"},
     ]
-    for each in different:
-        assert report.read(replace(RUN, **each), FAULTS, path) == []
+    for change in changes:
+        assert report.read(replace(RUN, **change), FAULTS, path) == []
     forms = (RUN, replace(RUN, seed=8), replace(RUN, short=True), replace(RUN, broken=True))
-    assert len({each.path for each in forms}) == len(forms)
+    assert len({run.path for run in forms}) == len(forms)
 
 
 def test_row_names_are_unique() -> None:
@@ -54,8 +54,8 @@ def test_row_names_are_unique() -> None:
 
 def test_break_is_caught_by_its_own_check() -> None:
     fault = FAULTS[0]
-    by_it, by_another = {fault.caught_by: Check(9, 5)}, {"something else": Check(9, 5)}
-    assert Result(fault, by_it, {}, "TimeoutError: and it broke off").caught
-    assert not Result(fault, {fault.caught_by: Check(5, 5)} | by_another, {}).caught
-    assert not Result(fault, by_another, {}).caught
+    own_checks, other_checks = {fault.caught_by: Check(9, 5)}, {"something else": Check(9, 5)}
+    assert Result(fault, own_checks, {}, "TimeoutError: and it broke off").caught
+    assert not Result(fault, {fault.caught_by: Check(5, 5)} | other_checks, {}).caught
+    assert not Result(fault, other_checks, {}).caught
     assert not Result(fault, {}, {}, "no cluster").caught

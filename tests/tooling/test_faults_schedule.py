@@ -18,15 +18,15 @@ LONG, SHORT, QUIET = (
 
 
 def test_row_that_runs_alone_waits_for_other_lanes() -> None:
-    schedule, taken = Schedule([QUIET, SHORT, LONG], lanes=2), list[Fault | None]()
+    schedule, faults = Schedule([QUIET, SHORT, LONG], lanes=2), list[Fault | None]()
     assert [schedule.take(lane) for lane in (0, 1, 1)] == [LONG, SHORT, None]
-    waiting = threading.Thread(target=lambda: taken.append(schedule.take(0)))
-    waiting.start()
-    waiting.join(0.05)
-    assert not taken
+    thread = threading.Thread(target=lambda: faults.append(schedule.take(0)))
+    thread.start()
+    thread.join(0.05)
+    assert not faults
     schedule.leave(1)
-    waiting.join(10)
-    assert taken == [QUIET]
+    thread.join(10)
+    assert faults == [QUIET]
     assert schedule.take(0) is None
 
 

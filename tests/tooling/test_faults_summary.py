@@ -35,8 +35,8 @@ def rows(folder: Path, run: Run, *results: Result) -> list[dict[str, Any]]:
 
 def test_run_is_summarized(tmp_path: Path) -> None:
     aborted = Result(FAULTS[2], {}, {}, "the lane has ended", began=1_700_000_000.0)
-    found = rows(tmp_path, RUN, result(0, late=1.5), result(1, late=34.0, stuck=3), aborted)
-    assert summary.summarize(found) == Summary(
+    written_rows = rows(tmp_path, RUN, result(0, late=1.5), result(1, late=34.0, stuck=3), aborted)
+    assert summary.summarize(written_rows) == Summary(
         seed=7,
         product="this",
         began="2023-11-14T21:56:40+00:00",
@@ -53,10 +53,10 @@ def test_run_is_summarized(tmp_path: Path) -> None:
 
 
 def test_rows_of_several_runs_are_rejected(tmp_path: Path) -> None:
-    found = rows(tmp_path, RUN, result(0, late=1.0))
-    found += rows(tmp_path, replace(RUN, seed=8), result(1, late=1.0))
+    written_rows = rows(tmp_path, RUN, result(0, late=1.0))
+    written_rows += rows(tmp_path, replace(RUN, seed=8), result(1, late=1.0))
     with pytest.raises(ValueError, match="rows of 2 runs"):
-        summary.summarize(found)
+        summary.summarize(written_rows)
 
 
 def test_committed_summary_is_of_a_committed_product() -> None:

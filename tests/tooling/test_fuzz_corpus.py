@@ -34,12 +34,12 @@ def python(*arguments: str) -> subprocess.CompletedProcess[str]:
 def test_corpus_and_seeds_pass(target: str) -> None:
     assert len(corpus.read(target)) >= 5, "the corpus is gone"
 
-    done = python("-m", "tests.fuzz.again", target)
+    process = python("-m", "tests.fuzz.again", target)
 
-    assert done.returncode == 0, done.stderr[-3_000:]
+    assert process.returncode == 0, process.stderr[-3_000:]
 
 
 def test_fuzz_targets_cannot_start_programs() -> None:
-    done = python("-c", SCRIPT)
+    process = python("-c", SCRIPT)
 
-    assert (done.stdout, done.stderr) == ("refused: subprocess.Popen is forbidden here\n", "")
+    assert (process.stdout, process.stderr) == ("refused: subprocess.Popen is forbidden here\n", "")

@@ -42,17 +42,17 @@ EXPRESSIONS = list(named_expressions())
 
 
 def series() -> dict[str, set[str]]:
-    found: dict[str, set[str]] = {}
+    labels_by_series: dict[str, set[str]] = {}
     for registry in generate.REGISTRIES.values():
         for name, kind, labels, _ in generate.described_metrics(registry()):
-            own = set(labels) | ({"version"} if name == "holdfast_build_info" else set())
-            own |= {"digest"} if name == "holdfast_configuration_info" else set()
+            label_names = set(labels) | ({"version"} if name == "holdfast_build_info" else set())
+            label_names |= {"digest"} if name == "holdfast_configuration_info" else set()
             if kind == "histogram":
-                found |= {f"{name}_{end}": own for end in ("sum", "count")}
-                found[f"{name}_bucket"] = own | {"le"}
+                labels_by_series |= {f"{name}_{suffix}": label_names for suffix in ("sum", "count")}
+                labels_by_series[f"{name}_bucket"] = label_names | {"le"}
             else:
-                found[name] = own
-    return found
+                labels_by_series[name] = label_names
+    return labels_by_series
 
 
 SERIES = series()
@@ -63,13 +63,13 @@ TARGET_LABELS = {"cluster", "namespace"}
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_expressions_use_existing_metrics_and_labels(expression: str) -> None:
-    asked = re.findall(r"\bholdfast_\w+", expression)
-    assert asked
-    assert [name for name in asked if name not in SERIES] == []
-    known = set().union(*(SERIES[name] for name in asked))
+    metric_names = re.findall(r"\bholdfast_\w+", expression)
+    assert metric_names
+    assert [name for name in metric_names if name not in SERIES] == []
+    known_labels = set().union(*(SERIES[name] for name in metric_names))
     labels = re.findall(r"(\w+)\s*=~?\s*\"", expression)
     labels += re.split(r",\s*", ",".join(re.findall(r"\bby \(([^)]*)\)", expression)))
-    assert {label for label in labels if label} <= known | TARGET_LABELS
+    assert {label for label in labels if label} <= known_labels | TARGET_LABELS
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
@@ -79,9 +79,9 @@ def test_expressions_are_valid_promql(expression: str) -> None:
 
 def test_documented_statuses_exist() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
-    permits = {answer.__name__ for answer in get_args(Permit)}
-    asked = set(re.findall(r'status="(\w+)"', page + " ".join(map(str, rules()))))
-    assert {"Reject", "Error"} <= asked <= {*Code} | permits
+    permits = {permit.__name__ for permit in get_args(Permit)}
+    statuses = set(re.findall(r'status="(\w+)"', page + " ".join(map(str, rules()))))
+    assert {"Reject", "Error"} <= statuses <= {*Code} | permits
 
 
 def test_parser_rejects_what_prometheus_rejects() -> None:
@@ -118,26 +118,28 @@ def test_documented_command_sets_the_base_of_all_runbooks(tmp_path: Path) -> Non
 
 def test_dashboard_filters_by_cluster_and_namespace() -> None:
     dashboard = json.loads((FOLDER / "dashboard.json").read_text())
-    assert {"cluster", "namespace"} <= {one["name"] for one in dashboard["templating"]["list"]}
-    chosen = r'\{cluster=~"\$cluster", namespace=~"\$namespace"'
+    assert {"cluster", "namespace"} <= {
+        variable["name"] for variable in dashboard["templating"]["list"]
+    }
+    filter_pattern = r'\{cluster=~"\$cluster", namespace=~"\$namespace"'
     for panel in panels():
         for target in panel["targets"]:
             series = re.findall(r"\bholdfast_\w+", target["expr"])
-            assert len(re.findall(chosen, target["expr"])) == len(series)
+            assert len(re.findall(filter_pattern, target["expr"])) == len(series)
 
 
 def test_panels_do_not_overlap() -> None:
     ids = [panel["id"] for panel in panels()]
     assert len(set(ids)) == len(ids)
-    taken: set[tuple[int, int]] = set()
+    occupied: set[tuple[int, int]] = set()
     for panel in panels():
-        at = panel["gridPos"]
+        position = panel["gridPos"]
         cells = {
             (x, y)
-            for x in range(at["x"], at["x"] + at["w"])
-            for y in range(at["y"], at["y"] + at["h"])
+            for x in range(position["x"], position["x"] + position["w"])
+            for y in range(position["y"], position["y"] + position["h"])
         }
-        assert not cells & taken
-        assert at["x"] + at["w"] <= 24
+        assert not cells & occupied
+        assert position["x"] + position["w"] <= 24
         assert panel["description"]
-        taken |= cells
+        occupied |= cells

@@ -57,16 +57,16 @@ at: 2026-11-21T18:00:00Z
 
 @pytest.fixture
 def session(tmp_path: Path) -> Session:
-    made = Session(tmp_path, os.environ, lambda: ["web-6d5bb4fc7f-4bhdd"], patience=0.2)
-    made.write(PAGE)
-    return made
+    page_session = Session(tmp_path, os.environ, lambda: ["web-6d5bb4fc7f-4bhdd"], patience=0.2)
+    page_session.write(PAGE)
+    return page_session
 
 
 def test_page_is_parsed_and_run(session: Session) -> None:
-    first, second = transcript.steps(PAGE)
-    assert session.run(first)[0] == "# a.yaml"
-    assert second == Step("printf 'one\ntwo'", ("one", "…"))
-    assert session.run(second) == ["one", "two"]
+    first_step, second_step = transcript.steps(PAGE)
+    assert session.run(first_step)[0] == "# a.yaml"
+    assert second_step == Step("printf 'one\ntwo'", ("one", "…"))
+    assert session.run(second_step) == ["one", "two"]
 
 
 @pytest.mark.parametrize(

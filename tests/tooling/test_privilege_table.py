@@ -31,14 +31,14 @@ def functions(file: str) -> frozenset[str]:
 
 @pytest.mark.parametrize("row", ROWS, ids=lambda row: f"{row['attacker']}: {row['can']}"[:60])
 def test_each_row_names_existing_tests(row: dict[str, Any]) -> None:
-    named = [each.split("::") for each in row["tests"]]
+    references = [reference.split("::") for reference in row["tests"]]
 
     assert row.keys() == {"attacker", "can", "cannot", "tests"}
     assert all(row.values())
-    assert [test for file, test in named if test not in functions(file)] == []
+    assert [test for file, test in references if test not in functions(file)] == []
 
 
 def test_each_attacker_is_in_the_table() -> None:
-    seen = {row["attacker"] for row in ROWS}
+    attackers = {row["attacker"] for row in ROWS}
 
-    assert all(any(one.startswith(each) for one in seen) for each in ATTACKERS)
+    assert all(any(attacker.startswith(prefix) for attacker in attackers) for prefix in ATTACKERS)

@@ -32,8 +32,8 @@ ROOT = publish.ROOT
     ],
 )
 def test_repository_links_are_rewritten_for_the_site(here: str, link: str, there: str) -> None:
-    made = publish.relinked(f"see [this]({link}).", PurePosixPath(here))
-    assert made == f"see [this]({there})."
+    text = publish.relinked(f"see [this]({link}).", PurePosixPath(here))
+    assert text == f"see [this]({there})."
 
 
 def build(root: Path) -> subprocess.CompletedProcess[str]:
@@ -49,20 +49,20 @@ def site_copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
         shutil.copytree(ROOT / name, root / name)
     for path in (ROOT / "mkdocs.yml", *ROOT.glob("*.md")):
         shutil.copy(path, root)
-    done = build(root)
-    assert done.returncode == 0, done.stdout + done.stderr
+    process = build(root)
+    assert process.returncode == 0, process.stdout + process.stderr
     return root
 
 
 @pytest.mark.parametrize("dead", ["[x](reference/none.md)", "[x](reference/cli.md#none)"])
 def test_broken_link_fails_the_build(site_copy: Path, dead: str) -> None:
     index = site_copy / "docs" / "index.md"
-    whole = index.read_text()
-    index.write_text(f"{whole}\n{dead}\n")
-    done = build(site_copy)
-    index.write_text(whole)
-    assert done.returncode != 0
-    assert "does not exist" in done.stdout + done.stderr
+    text = index.read_text()
+    index.write_text(f"{text}\n{dead}\n")
+    process = build(site_copy)
+    index.write_text(text)
+    assert process.returncode != 0
+    assert "does not exist" in process.stdout + process.stderr
 
 
 def test_site_loads_no_external_resources(site_copy: Path) -> None:
@@ -70,18 +70,18 @@ def test_site_loads_no_external_resources(site_copy: Path) -> None:
     assert len(pages) > 20
     for page in pages:
         text = page.read_text()
-        for found in re.findall(r"<(?:script|link|img|iframe)[^>]*https?://[^>]*>", text):
-            assert 'rel="canonical"' in found or "rel=canonical" in found, (page, found)
+        for tag in re.findall(r"<(?:script|link|img|iframe)[^>]*https?://[^>]*>", text):
+            assert 'rel="canonical"' in tag or "rel=canonical" in tag, (page, tag)
 
 
 def test_every_page_is_within_two_clicks_of_the_start_page(site_copy: Path) -> None:
     site = site_copy / "build" / "site"
-    every = {page for page in site.rglob("*.html") if page.name != "404.html"}
-    seen, border = {site / "index.html"}, {site / "index.html"}
+    site_pages = {page for page in site.rglob("*.html") if page.name != "404.html"}
+    reached, border = {site / "index.html"}, {site / "index.html"}
     for _ in range(2):
-        border = {target for page in border for target in _links(page)} & every - seen
-        seen |= border
-    assert every - seen == set()
+        border = {target for page in border for target in _links(page)} & site_pages - reached
+        reached |= border
+    assert site_pages - reached == set()
 
 
 def _links(page: Path) -> set[Path]:
@@ -97,6 +97,6 @@ def test_versions_are_listed_with_the_newest_release_first(tmp_path: Path) -> No
     (site / "index.html").write_text("one")
     for version in ("0.9.0", "main", "0.10.0", "0.9.0"):
         versions.add(site, folder, version)
-    listed = json.loads((folder / "versions.json").read_text())
-    assert [one["version"] for one in listed] == ["0.10.0", "0.9.0", "main"]
+    entries = json.loads((folder / "versions.json").read_text())
+    assert [entry["version"] for entry in entries] == ["0.10.0", "0.9.0", "main"]
     assert "url=0.10.0/index.html" in (folder / "index.html").read_text()

@@ -43,19 +43,19 @@ def test_all_files_have_the_release_version(file: str, line: str) -> None:
 def test_archives_do_not_depend_on_the_order_of_their_files() -> None:
     files = {"b": b"2", "a": b"1"}
     reordered = dict(reversed(files.items()))
-    for make in (lambda found: archives.tar(found, EPOCH), archives.zipped):
+    for make in (lambda members: archives.tar(members, EPOCH), archives.zipped):
         assert make(files) == make(reordered)
 
 
 def test_stamped_archive_does_not_depend_on_owner_and_time() -> None:
     def made(time: int, owner: str) -> bytes:
-        out = io.BytesIO()
-        with tarfile.open(fileobj=out, mode="w:gz") as archive:
+        buffer = io.BytesIO()
+        with tarfile.open(fileobj=buffer, mode="w:gz") as archive:
             for name in ("x/b", "x/a") if owner == "me" else ("x/a", "x/b"):
                 entry = tarfile.TarInfo(name)
                 entry.mtime, entry.uname, entry.size = time, owner, 1
                 archive.addfile(entry, io.BytesIO(b"1"))
-        return out.getvalue()
+        return buffer.getvalue()
 
     assert archives.stamped(made(1, "me"), EPOCH) == archives.stamped(made(2, "you"), EPOCH)
 
@@ -68,14 +68,14 @@ def test_image_is_converted_to_an_oci_archive(tmp_path: Path) -> None:
     assert (content, digest) == archives.oci(packed, "example.com/holdfast:1", EPOCH)
 
     with tarfile.open(fileobj=io.BytesIO(content)) as files:
-        (listed,) = json.loads(archives.member(files, "index.json"))["manifests"]
+        (descriptor,) = json.loads(archives.member(files, "index.json"))["manifests"]
         manifest = archives.member(files, f"blobs/{digest.replace(':', '/')}")
         (layer,) = json.loads(manifest)["layers"]
-        stored = archives.member(files, f"blobs/{layer['digest'].replace(':', '/')}")
-    assert listed["digest"] == digest == f"sha256:{hashlib.sha256(manifest).hexdigest()}"
-    assert listed["annotations"]["io.containerd.image.name"] == "example.com/holdfast:1"
-    assert layer["digest"] == f"sha256:{hashlib.sha256(stored).hexdigest()}"
-    assert layer["size"] == len(stored)
+        layer_content = archives.member(files, f"blobs/{layer['digest'].replace(':', '/')}")
+    assert descriptor["digest"] == digest == f"sha256:{hashlib.sha256(manifest).hexdigest()}"
+    assert descriptor["annotations"]["io.containerd.image.name"] == "example.com/holdfast:1"
+    assert layer["digest"] == f"sha256:{hashlib.sha256(layer_content).hexdigest()}"
+    assert layer["size"] == len(layer_content)
 
 
 def test_notes_are_the_changelog_section_of_the_version() -> None:
@@ -91,9 +91,11 @@ def test_krew_accepts_the_manifest(tmp_path: Path) -> None:
     file.write_text(krew.manifest("0.1.0", "https://example.com/x.tar.gz", "a" * 64))
     validator = build.ensure(modules=KREW) / "validate-krew-manifest"
     command = [str(validator), "-manifest", str(file), "-skip-install"]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    (spec,) = {one["sha256"] for one in yaml.safe_load(file.read_text())["spec"]["platforms"]}
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert process.returncode == 0, process.stderr
+    (spec,) = {
+        platform["sha256"] for platform in yaml.safe_load(file.read_text())["spec"]["platforms"]
+    }
     assert spec == "a" * 64
 
 
@@ -125,6 +127,6 @@ def test_pyz_unpacks_the_files_for_this_python(tmp_path: Path) -> None:
 
 
 def test_pyz_without_files_for_this_python_names_the_fix(tmp_path: Path) -> None:
-    done = run_pyz(tmp_path)
-    assert done.returncode == 1
-    assert "install the wheel with pip, or use the image" in done.stderr
+    process = run_pyz(tmp_path)
+    assert process.returncode == 1
+    assert "install the wheel with pip, or use the image" in process.stderr

@@ -4,20 +4,20 @@ import pytest
 
 from tests.support.troubleshooting import MISTAKES, Mistake
 
-ROWS = [pytest.param(one, id=one.mistake) for rows in MISTAKES.values() for one in rows]
+ROWS = [pytest.param(mistake, id=mistake.mistake) for rows in MISTAKES.values() for mistake in rows]
 
 
 @pytest.mark.parametrize("row", ROWS)
 def test_message_names_the_cause_and_the_fix(row: Mistake) -> None:
-    answer = row.answer()
+    message = row.answer()
 
-    assert row.thing in answer
-    assert row.fix in answer
-    assert answer.isprintable()
+    assert row.thing in message
+    assert row.fix in message
+    assert message.isprintable()
 
 
 def test_mistakes_are_numerous_and_unique() -> None:
-    mistakes = [one for rows in MISTAKES.values() for one in rows]
+    mistakes = [mistake for rows in MISTAKES.values() for mistake in rows]
 
-    assert len({one.mistake for one in mistakes}) == len(mistakes)
-    assert sum(one.is_on_page for one in mistakes) >= 60
+    assert len({mistake.mistake for mistake in mistakes}) == len(mistakes)
+    assert sum(mistake.is_on_page for mistake in mistakes) >= 60

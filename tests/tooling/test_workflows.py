@@ -22,31 +22,33 @@ def test_workflows_pass_actionlint() -> None:
         "-shellcheck=",
         *map(str, WORKFLOWS),
     ]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stdout) == (0, "")
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stdout) == (0, "")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_actions_are_pinned_by_commit(path: Path) -> None:
-    used = re.findall(r"uses: (\S+)", path.read_text())
-    assert used
-    assert [one for one in used if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", one)] == []
+    actions = re.findall(r"uses: (\S+)", path.read_text())
+    assert actions
+    assert [action for action in actions if not re.fullmatch(r"[\w/-]+@[0-9a-f]{40}", action)] == []
 
 
 def test_jobs_run_the_same_targets_as_ci() -> None:
     jobs = yaml.safe_load((ROOT / ".github/workflows/test.yml").read_text())["jobs"].values()
     targets = [name for job in jobs for name in job["strategy"]["matrix"]["target"]]
     commands = re.findall(r"(?m)^make (.+)$", (ROOT / ".ci" / "run").read_text())
-    ci = [one for line in commands for one in line.split() if not one.startswith("-")]
+    ci = [word for line in commands for word in line.split() if not word.startswith("-")]
     assert sorted(targets) == sorted([*ci, "coverage"])  # coverage takes too long for each change
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_make_targets_exist(path: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text()))
-    run = set(re.findall(r"run: .*make ([a-z-]+)|target: \[(.+)\]", path.read_text()))
-    named = {name for pair in run for text in pair for name in re.findall(r"[a-z-]+", text)}
-    assert named <= targets
+    matches = set(re.findall(r"run: .*make ([a-z-]+)|target: \[(.+)\]", path.read_text()))
+    named_targets = {
+        name for groups in matches for text in groups for name in re.findall(r"[a-z-]+", text)
+    }
+    assert named_targets <= targets
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
@@ -57,6 +59,13 @@ def test_only_jobs_without_third_party_packages_may_write_to_the_repository(path
         if job.get("permissions", {}).get("contents") == "write":
             assert re.findall(r"\b(make|pip|\.venv)\b", str(job["steps"])) == []
         else:
-            kept = [one.get("with", {}).get("persist-credentials", True) for one in job["steps"]]
-            used = [one.get("uses", "").startswith("actions/checkout@") for one in job["steps"]]
-            assert not any(a and b for a, b in zip(kept, used, strict=True))
+            persisted = [
+                step.get("with", {}).get("persist-credentials", True) for step in job["steps"]
+            ]
+            checkouts = [
+                step.get("uses", "").startswith("actions/checkout@") for step in job["steps"]
+            ]
+            assert not any(
+                persists and is_checkout
+                for persists, is_checkout in zip(persisted, checkouts, strict=True)
+            )

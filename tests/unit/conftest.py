@@ -18,13 +18,13 @@ settings.load_profile("holdfast")
 @pytest.fixture
 def own_logging() -> Iterator[logging.Logger]:
     """Yield Holdfast's logger; let the test set up logging, and restore it afterwards."""
-    root, ours = logging.getLogger(), logging.getLogger("holdfast")
-    handlers, levels = root.handlers[:], (root.level, ours.level)
+    root, logger = logging.getLogger(), logging.getLogger("holdfast")
+    handlers, levels = root.handlers[:], (root.level, logger.level)
     root.handlers = []  # basicConfig(force=True) closes what it finds
-    yield ours
+    yield logger
     root.handlers = handlers
     root.setLevel(levels[0])
-    ours.setLevel(levels[1])
+    logger.setLevel(levels[1])
 
 
 @pytest.fixture

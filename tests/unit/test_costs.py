@@ -38,16 +38,21 @@ def work(path: str, content: bytes) -> int:
 
 @pytest.mark.parametrize(("path", "shape"), CASES)
 def test_work_grows_no_faster_than_the_body(path: str, shape: str) -> None:
-    small, large = work(path, body_of(shape, SMALL)), work(path, body_of(shape, SMALL * TIMES))
+    small_work, large_work = (
+        work(path, body_of(shape, SMALL)),
+        work(path, body_of(shape, SMALL * TIMES)),
+    )
 
-    assert small > 500, "nothing was counted"
-    assert large <= small * TIMES * SLACK
+    assert small_work > 500, "nothing was counted"
+    assert large_work <= small_work * TIMES * SLACK
 
 
 def test_unknown_keys_beyond_the_last_warning_cost_little() -> None:
-    small, large = (work("/validate", body_of("unknown keys", SMALL * n)) for n in (1, TIMES))
+    small_work, large_work = (
+        work("/validate", body_of("unknown keys", SMALL * n)) for n in (1, TIMES)
+    )
 
-    assert large <= small * TIMES / 2
+    assert large_work <= small_work * TIMES / 2
 
 
 @pytest.mark.parametrize(("path", "shape"), CASES)
@@ -88,8 +93,8 @@ def test_long_values_are_not_kept_after_their_reviews(key: str, start: str, end:
     try:
         for number in range(1, 21):
             ask(number)
-        kept, _ = tracemalloc.get_traced_memory()
+        memory, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
 
-    assert kept < 5 * LONG
+    assert memory < 5 * LONG

@@ -161,11 +161,11 @@ def test_corrupted_json_is_answered_or_rejected(
 @FEW
 @given(reviews=st.lists(valid_reviews(), min_size=2, max_size=4))
 def test_response_does_not_depend_on_earlier_requests(path: str, reviews: list[Any]) -> None:
-    fresh = Server()
-    together = [check_document(path, one, fresh) for one in reviews]
+    shared_server = Server()
+    results = [check_document(path, review, shared_server) for review in reviews]
 
-    alone = Server()
-    assert together[-1] == check_document(path, reviews[-1], alone)
+    new_server = Server()
+    assert results[-1] == check_document(path, reviews[-1], new_server)
 
 
 @FEW
@@ -175,7 +175,7 @@ def test_number_of_metric_series_is_bounded(reviews: list[Any]) -> None:
     for review in reviews:
         for path in PATHS:
             check_document(path, review, server)
-    known = {
+    allowed_values = {
         "path": {"mutate", "validate"},
         "outcome": {"allowed", "patched", "refused", "bad", "failed"},
         "profile": {"other", "*", ""},
@@ -183,10 +183,10 @@ def test_number_of_metric_series_is_bounded(reviews: list[Any]) -> None:
         "status": {"Success", "Skip", "Reject", "Error"},
         "extension_point": {"mutate", "validate"},
     }
-    found = {one for one in server.labels() if one[0] not in {"le", "version"}}
+    labels = {label for label in server.labels() if label[0] not in {"le", "version"}}
 
-    assert {name for name, _ in found} >= {"path", "outcome", "profile", "plugin"}
-    assert [one for one in found if one[1] not in known[one[0]]] == []
+    assert {name for name, _ in labels} >= {"path", "outcome", "profile", "plugin"}
+    assert [label for label in labels if label[1] not in allowed_values[label[0]]] == []
 
 
 @FEW
@@ -272,9 +272,9 @@ def test_invalid_review_is_rejected(path: str, content: bytes) -> None:
 def test_last_duplicate_key_wins(path: str) -> None:
     """The API server never sends a key twice; a client that does gets one answer, not a mixture."""
     request = text(make_review(make_pod({"delay": "soon"}), uid="first")).partition('"request": ')
-    twice = request[0] + request[1] + request[2][:-1] + ", " + text()[1:]
+    doubled = request[0] + request[1] + request[2][:-1] + ", " + text()[1:]
 
-    assert check(path, twice.encode()) == check(path, text().encode())
+    assert check(path, doubled.encode()) == check(path, text().encode())
 
 
 NOT_THERE = {"operator": "NotIn", "values": ["a", "b"]}
@@ -308,10 +308,10 @@ def test_huge_values_are_answered_with_short_messages(
     if path == "/validate":
         pod["spec"] |= {"schedulingGates": [{"name": "holdfast.dev/delay"}]}
         pod["spec"]["nodeSelector"] = {"role": "edge"}
-        near = [{"key": "disk", "operator": "Exists"}, {"key": "rack", **NOT_THERE}]
+        requirements = [{"key": "disk", "operator": "Exists"}, {"key": "rack", **NOT_THERE}]
         required = {
             "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": near}]
+                "nodeSelectorTerms": [{"matchExpressions": requirements}]
             }
         }
         pod["spec"]["affinity"] = {"nodeAffinity": required}
@@ -326,9 +326,9 @@ def test_log_escapes_names() -> None:
     pod = make_pod({"delay": "soon"}, name=EVIL, namespace=EVIL)
     check("/mutate", body(pod, namespace=EVIL, name=EVIL, uid=EVIL), server)
 
-    text, structured = server.log.lines
+    text, json_line = server.log.lines
     assert text.startswith("mutate refused: \\u202e\\x1b[2J\\r\\nERROR forged\\x00")
-    assert json.loads(structured)["name"] == EVIL
+    assert json.loads(json_line)["name"] == EVIL
 
 
 @pytest.mark.parametrize(
@@ -354,8 +354,8 @@ def test_log_truncates_names_that_grow_when_escaped(character: str) -> None:
 def test_namespace_of_a_forged_vm_pod_is_truncated(namespace: str) -> None:
     """Found by fuzzing with long inputs: the rejection and the log had the whole namespace."""
     user = {"username": kubevirt.CONTROLLER_ACCOUNT}
-    forged = make_review(make_launcher(), namespace=namespace, userInfo=user)
-    response = check_document("/mutate", forged)
+    review = make_review(make_launcher(), namespace=namespace, userInfo=user)
+    response = check_document("/mutate", review)
 
     assert not response["allowed"]
     assert response["status"]["message"].isprintable()

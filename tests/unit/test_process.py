@@ -27,17 +27,17 @@ def test_fragmented_free_memory_is_returned() -> None:
 
 
 def test_memory_is_returned_regularly_until_stopped() -> None:
-    until, enough, count = threading.Event(), threading.Event(), 0
+    stop, third_call, count = threading.Event(), threading.Event(), 0
 
     def give_back() -> None:
         nonlocal count
         count += 1
         if count == 3:
-            enough.set()
+            third_call.set()
 
-    process.give_back_regularly(until, seconds=0.001, give_back=give_back)
-    assert enough.wait(10)
-    until.set()
-    (thread,) = (one for one in threading.enumerate() if one.name == "memory")
+    process.give_back_regularly(stop, seconds=0.001, give_back=give_back)
+    assert third_call.wait(10)
+    stop.set()
+    (thread,) = (candidate for candidate in threading.enumerate() if candidate.name == "memory")
     thread.join(10)
     assert not thread.is_alive()

@@ -55,6 +55,8 @@ def test_examples_import_only_the_public_package(path: Path) -> None:
 
 def test_importing_the_package_loads_no_submodules() -> None:
     code = "import sys, holdfast; print([m for m in sys.modules if m.startswith('holdfast.')])"
-    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    process = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=True
+    )
 
-    assert found.stdout.strip() == "[]"
+    assert process.stdout.strip() == "[]"

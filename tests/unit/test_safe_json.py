@@ -42,17 +42,17 @@ def test_fields_around_a_deep_field_are_decoded(extra: str) -> None:
 
     for source in (body, msgspec.Raw(body)):
         pod = safe_json.decode(decoder, source)
-        found = pod.metadata.name, pod.metadata.uid, pod.spec.node_name
-        assert found == ("p", "u", "n")
+        fields = pod.metadata.name, pod.metadata.uid, pod.spec.node_name
+        assert fields == ("p", "u", "n")
 
 
 def test_only_values_beyond_the_depth_limit_are_dropped() -> None:
-    kept: Any = safe_json.decode(safe_json.ANY, object_with(nested(ACCEPTED)))
+    document: Any = safe_json.decode(safe_json.ANY, object_with(nested(ACCEPTED)))
 
-    assert kept["metadata"]["managedFields"][1] == {"manager": "kubelet"}
-    depth, one = 3, kept["metadata"]["managedFields"][0]
-    while one is not None:
-        depth, one = depth + 1, one["f:a"]
+    assert document["metadata"]["managedFields"][1] == {"manager": "kubelet"}
+    depth, value = 3, document["metadata"]["managedFields"][0]
+    while value is not None:
+        depth, value = depth + 1, value["f:a"]
     assert depth == DEPTH_LIMIT
 
 
@@ -113,8 +113,8 @@ def test_result_does_not_depend_on_the_chunk_size(
 ) -> None:
     monkeypatch.setattr(safe_json, "DEPTH_LIMIT", limit)
     monkeypatch.setattr(safe_json, "_SMALLEST", chunk)
-    whole = json.dumps({'["\\': ["\\", ["]"], '{}"'], "é": {"}": []}, "x": 0}, ensure_ascii=False)
-    body = whole.replace("0", nested(ACCEPTED)).encode()
+    text = json.dumps({'["\\': ["\\", ["]"], '{}"'], "é": {"}": []}, "x": 0}, ensure_ascii=False)
+    body = text.replace("0", nested(ACCEPTED)).encode()
     assert safe_json.decode(safe_json.ANY, body) == kept
 
 

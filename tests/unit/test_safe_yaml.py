@@ -75,9 +75,9 @@ def listing(file: Path) -> str:
 
 
 def _output_of(*arguments: str, given: bytes = b"") -> str:
-    done = CliRunner().invoke(main.cli, arguments, input=given)
-    assert isinstance(done.exception, HoldfastError), done.output
-    return f"{done.output}{main.with_advice(done.exception)}"
+    result = CliRunner().invoke(main.cli, arguments, input=given)
+    assert isinstance(result.exception, HoldfastError), result.output
+    return f"{result.output}{main.with_advice(result.exception)}"
 
 
 PREVIEWS: list[Reader] = [preview, preview_stdin]
@@ -89,7 +89,9 @@ READERS: list[Reader] = [
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
-    "read", [one for one in READERS if one not in PREVIEWS], ids=lambda one: one.__name__
+    "read",
+    [reader for reader in READERS if reader not in PREVIEWS],
+    ids=lambda reader: reader.__name__,
 )
 @pytest.mark.parametrize(
     "text",
@@ -109,9 +111,9 @@ def test_aliases_are_rejected_with_advice(tmp_path: Path, read: Reader, text: st
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("read", "limit"),
-    [(one, preview_command.SIZE_LIMIT) for one in PREVIEWS]
-    + [(one, safe_yaml.SIZE_LIMIT) for one in READERS if one not in PREVIEWS],
-    ids=lambda one: getattr(one, "__name__", None),
+    [(reader, preview_command.SIZE_LIMIT) for reader in PREVIEWS]
+    + [(reader, safe_yaml.SIZE_LIMIT) for reader in READERS if reader not in PREVIEWS],
+    ids=lambda reader: getattr(reader, "__name__", None),
 )
 def test_file_over_the_size_limit_is_rejected(tmp_path: Path, read: Reader, limit: int) -> None:
     file = tmp_path / "given.yaml"
@@ -136,7 +138,7 @@ def test_reading_stops_at_the_size_limit() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("first", ["", HIDDEN], ids=["alone", "the second document"])
-@pytest.mark.parametrize("read", PREVIEWS, ids=lambda one: one.__name__)
+@pytest.mark.parametrize("read", PREVIEWS, ids=lambda reader: reader.__name__)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -157,20 +159,20 @@ def test_alias_expansion_in_manifests_is_limited(
 
 @pytest.mark.parametrize("text", [ALIAS, MERGED], ids=["an alias", "a merge"])
 def test_aliases_in_manifests_are_expanded(text: str) -> None:
-    (found,) = yaml.load_all(text, safe_yaml.ManifestLoader)
-    assert found["b"] == found["a"]
+    (document,) = yaml.load_all(text, safe_yaml.ManifestLoader)
+    assert document["b"] == document["a"]
 
 
 def test_broken_file_is_named_and_the_others_are_previewed(tmp_path: Path) -> None:
-    broken, pod = tmp_path / "a.yaml", tmp_path / "b.yaml"
-    broken.write_text("a: [\n")
+    broken_file, pod = tmp_path / "a.yaml", tmp_path / "b.yaml"
+    broken_file.write_text("a: [\n")
     labels = "labels: &l {delay: 1h}, annotations: *l"
     pod.write_text(f"{{apiVersion: v1, kind: Pod, metadata: {{name: p, {labels}}}}}")
     output = _output_of("preview", "-f", str(tmp_path))
 
     assert f"{pod}: Pod default/p: changed" in output
     assert "1 of 2 files cannot be read; the reasons are above" in output
-    assert f'in "{broken}", line 2' in output
+    assert f'in "{broken_file}", line 2' in output
     assert output.count("+    holdfast.dev/held: delay=1h") == 1
 
 
@@ -224,10 +226,10 @@ def test_invalid_values_are_reported_in_one_line(tmp_path: Path, value: str) -> 
         config.parse(f"apiVersion: {value}".encode(), "h.yaml")
     file = tmp_path / "pod.yaml"
     file.write_text(f"kind: Service\na: {value}\n")
-    done = CliRunner().invoke(main.cli, ["preview", "-f", str(file)])
+    result = CliRunner().invoke(main.cli, ["preview", "-f", str(file)])
 
     assert str(caught.value).isprintable()
-    assert done.exception is None or isinstance(done.exception, HoldfastError)
+    assert result.exception is None or isinstance(result.exception, HoldfastError)
 
 
 @pytest.mark.parametrize(

@@ -13,14 +13,14 @@ def test_no_two_classes_share_a_name() -> None:
                 if isinstance(node, ast.ClassDef):
                     modules[node.name].append(str(path.relative_to(ROOT)))
     assert len(modules) > 100
-    assert {name: found for name, found in modules.items() if len(found) > 1} == {}
+    assert {name: paths for name, paths in modules.items() if len(paths) > 1} == {}
 
 
 def test_only_fips_approved_hashes_are_used() -> None:
-    used = set()
+    names = set()
     for folder in ("webhook", "certs"):
         for path in (ROOT / folder).rglob("*.py"):
             for node in ast.walk(ast.parse(path.read_text())):
                 if isinstance(node, ast.Attribute) and ast.unparse(node.value) == "hashlib":
-                    used.add(node.attr)
-    assert used == {"sha256"}
+                    names.add(node.attr)
+    assert names == {"sha256"}

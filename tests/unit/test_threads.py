@@ -10,9 +10,9 @@ TIMEOUT = 10.0
 
 @pytest.fixture
 def pool() -> Iterator[ThreadPool]:
-    made = ThreadPool(2, "test-pool")
-    yield made
-    made.close()
+    thread_pool = ThreadPool(2, "test-pool")
+    yield thread_pool
+    thread_pool.close()
 
 
 class Blocked:
@@ -56,12 +56,12 @@ def test_jobs_run_concurrently_up_to_the_pool_size(pool: ThreadPool) -> None:
 
 
 def test_idle_thread_is_reused_before_another_starts(pool: ThreadPool) -> None:
-    seen = set()
+    names = set()
     for _ in range(20):
-        seen.add(run_job(pool).name)
+        names.add(run_job(pool).name)
         while not pool._idle:  # the job is over, its thread not yet idle
             pass
-    assert seen == {"test-pool_0"}
+    assert names == {"test-pool_0"}
 
 
 def test_blocked_job_does_not_delay_others(pool: ThreadPool) -> None:
@@ -82,11 +82,11 @@ def test_closed_pool_rejects_jobs_and_drops_queued_ones(pool: ThreadPool) -> Non
 
     with pytest.raises(RuntimeError, match="the pool is closed"):
         pool.submit(dropped)
-    threads = [each for each in threading.enumerate() if each.name.startswith("test-pool")]
+    threads = [thread for thread in threading.enumerate() if thread.name.startswith("test-pool")]
     jobs.may_end.set()
-    for each in threads:
-        each.join(TIMEOUT)
-    assert not any(each.is_alive() for each in threads)
+    for thread in threads:
+        thread.join(TIMEOUT)
+    assert not any(thread.is_alive() for thread in threads)
     assert dropped.names == []
 
 

@@ -47,46 +47,48 @@ class Cli:
 
     def output(self, *arguments: str, stdin: str | None = None) -> str:
         """Run a command in the namespace, check that it succeeds, and return its output."""
-        done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
-        assert done.returncode == 0, done.stderr
-        return done.stdout
+        result = self.run(*arguments, "-n", self._namespace, stdin=stdin)
+        assert result.returncode == 0, result.stderr
+        return result.stdout
 
     def error(self, *arguments: str, stdin: str | None = None) -> str:
         """Run a command in the namespace, check that it fails, and return its one-line error."""
-        done = self.run(*arguments, "-n", self._namespace, stdin=stdin)
-        assert done.returncode == 1, (done.stdout, done.stderr)
-        (line,) = (each for each in done.stderr.splitlines() if not each.startswith("note: "))
+        result = self.run(*arguments, "-n", self._namespace, stdin=stdin)
+        assert result.returncode == 1, (result.stdout, result.stderr)
+        (line,) = (text for text in result.stderr.splitlines() if not text.startswith("note: "))
         assert line.startswith(("Error: ", "Error from server ("))
         return line
 
     def terminal(self, *arguments: str, columns: int = 80, **variables: str) -> Iterator[str]:
         """Run a command on a terminal, and yield its output as it arrives."""
-        ours, theirs = pty.openpty()
-        fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
+        parent_end, child_end = pty.openpty()
+        fcntl.ioctl(child_end, termios.TIOCSWINSZ, struct.pack("HHHH", 30, columns, 0, 0))
         process = subprocess.Popen(
             [sys.executable, "-m", "holdfast.webhook", *arguments, "-n", self._namespace],
-            stdin=theirs,
-            stdout=theirs,
-            stderr=theirs,
+            stdin=child_end,
+            stdout=child_end,
+            stderr=child_end,
             env={**self._environment(), "TERM": "xterm-256color", **variables},
             start_new_session=True,
         )
-        os.close(theirs)
+        os.close(child_end)
         try:
-            while select.select([ours], [], [], 60)[0]:
+            while select.select([parent_end], [], [], 60)[0]:
                 try:
-                    read = os.read(ours, 1 << 16)
+                    data = os.read(parent_end, 1 << 16)
                 except OSError:  # end of file on a Linux terminal
                     return
-                yield read.decode(errors="replace")
+                yield data.decode(errors="replace")
         finally:
             process.terminate()
             process.wait()
-            os.close(ours)
+            os.close(parent_end)
 
     def _environment(self) -> dict[str, str]:
-        kept = {key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}}
-        return {**kept, "KUBECONFIG": str(self._kubeconfig)}
+        environment = {
+            key: value for key, value in os.environ.items() if key not in {"COLUMNS", "LINES"}
+        }
+        return {**environment, "KUBECONFIG": str(self._kubeconfig)}
 
 
 def user(ns: Namespace, name: str, folder: Path, *roles: str) -> Cli:
@@ -97,7 +99,9 @@ def user(ns: Namespace, name: str, folder: Path, *roles: str) -> Cli:
         ns.kubectl("create", "rolebinding", f"{name}-{role}", f"--clusterrole={role}", account)
     token = ns.kubectl("create", "token", name).strip()
     config = yaml.safe_load(ns.plane.kubeconfig.read_text())
-    config["users"] = [{"name": one["name"], "user": {"token": token}} for one in config["users"]]
+    config["users"] = [
+        {"name": entry["name"], "user": {"token": token}} for entry in config["users"]
+    ]
     path = folder / f"{name}.kubeconfig"
     path.write_text(yaml.safe_dump(config))
     return Cli(path, ns.namespace)

@@ -20,8 +20,8 @@ def cli(ns: Namespace) -> Cli:
 @pytest.fixture(scope="package")
 def bare_cluster() -> Iterator[ControlPlane]:
     """A cluster without Holdfast."""
-    with ControlPlane(nodes=3) as running:
-        yield running
+    with ControlPlane(nodes=3) as plane:
+        yield plane
 
 
 @pytest.fixture

@@ -13,30 +13,30 @@ from tests.e2e.namespace import Namespace, pod
 
 
 def levels(output: str) -> dict[str, str]:
-    found = re.findall(r"^(OK|WARNING|PROBLEM|UNKNOWN) +([\w ]+):", output, re.MULTILINE)
-    return {about: level for level, about in found}
+    pairs = re.findall(r"^(OK|WARNING|PROBLEM|UNKNOWN) +([\w ]+):", output, re.MULTILINE)
+    return {check: level for level, check in pairs}
 
 
 def test_doctor_on_a_cluster_with_holdfast(cli: Cli) -> None:
-    found = levels(cli.run("doctor").stdout)
+    checks = levels(cli.run("doctor").stdout)
     healthy = ("API server", "clock", "webhooks", "caBundle", "server", "certificate")
-    assert {about: found[about] for about in healthy} == dict.fromkeys(healthy, "OK")
+    assert {check: checks[check] for check in healthy} == dict.fromkeys(healthy, "OK")
 
 
 @pytest.mark.xdist_group("cli")
 def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
-    done = cli.run("doctor")
-    found = levels(done.stdout)
-    assert done.returncode == 1
-    assert (found["webhooks"], found["leader"]) == ("PROBLEM", "WARNING")
-    assert found["held pods"] == "OK"
-    assert "no mutating and no validating webhook is registered" in done.stdout
-    assert "nothing is installed in namespace holdfast-system" in done.stdout
-    for asked in (("list",), ("show", "db")):
-        assert "this cluster has no KubeVirt" in cli.error("sticky", *asked)
-    gated = [{"name": GATE}]
-    ns.apply(pod("stuck", {"delay": "1"}, schedulingGates=gated))
+    result = cli.run("doctor")
+    checks = levels(result.stdout)
+    assert result.returncode == 1
+    assert (checks["webhooks"], checks["leader"]) == ("PROBLEM", "WARNING")
+    assert checks["held pods"] == "OK"
+    assert "no mutating and no validating webhook is registered" in result.stdout
+    assert "nothing is installed in namespace holdfast-system" in result.stdout
+    for arguments in (("list",), ("show", "db")):
+        assert "this cluster has no KubeVirt" in cli.error("sticky", *arguments)
+    gates = [{"name": GATE}]
+    ns.apply(pod("stuck", {"delay": "1"}, schedulingGates=gates))
     overdue = ns.eventually(
         lambda: re.search("1 of 1 is overdue: .*stuck", cli.run("doctor").stdout)
     )
@@ -50,30 +50,30 @@ def test_doctor_on_an_empty_cluster(bare: tuple[Namespace, Cli]) -> None:
 @pytest.mark.xdist_group("cli")
 def test_doctor_suggests_how_to_free_a_stuck_vm_pod(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
-    kept = pod("kept")
-    kept["metadata"] |= {
+    manifest = pod("kept")
+    manifest["metadata"] |= {
         "labels": {"kubevirt.io": "virt-launcher"},
         "finalizers": ["holdfast.dev/sticky", "example.com/other"],
     }
-    ns.apply(kept)
+    ns.apply(manifest)
     ns.kubectl("delete", "pod", "kept", "--wait=false", "--grace-period=0")
-    advice = re.compile("run: (kubectl .*)")
-    found = ns.eventually(
-        lambda: advice.findall(cli.run("doctor", module=short_intervals.__name__).stdout)
+    pattern = re.compile("run: (kubectl .*)")
+    commands = ns.eventually(
+        lambda: pattern.findall(cli.run("doctor", module=short_intervals.__name__).stdout)
     )
-    ns.kubectl(*shlex.split(found[0])[1:])
+    ns.kubectl(*shlex.split(commands[0])[1:])
     assert ns.get("pod", "kept")["metadata"]["finalizers"] == ["example.com/other"]
     ns.kubectl("patch", "pod", "kept", "--type=merge", "-p", '{"metadata":{"finalizers":null}}')
 
 
 def test_doctor_for_a_user_without_rights(ns: Namespace, tmp_path: Path) -> None:
-    done = user(ns, "patient", tmp_path).run("doctor")
-    found = levels(done.stdout)
-    assert found["API server"] == "OK"
-    assert found["webhooks"] == found["leader"] == found["held pods"] == "UNKNOWN"
-    assert list(found)[-1] == "summary"
-    assert "checked, no problem: API server, clock\n" in done.stdout
-    assert done.returncode == 0
+    result = user(ns, "patient", tmp_path).run("doctor")
+    checks = levels(result.stdout)
+    assert checks["API server"] == "OK"
+    assert checks["webhooks"] == checks["leader"] == checks["held pods"] == "UNKNOWN"
+    assert list(checks)[-1] == "summary"
+    assert "checked, no problem: API server, clock\n" in result.stdout
+    assert result.returncode == 0
 
 
 def test_version(cli: Cli) -> None:

@@ -31,9 +31,9 @@ def test_unreachable_cluster_is_reported(ns: Namespace, tmp_path: Path) -> None:
     assert message.endswith(
         "check that the cluster is running, and check --kubeconfig, --context and KUBECONFIG"
     )
-    done = Cli(path, "default").run("doctor")
-    assert done.returncode == 1
-    assert "does not answer" in done.stderr
+    result = Cli(path, "default").run("doctor")
+    assert result.returncode == 1
+    assert "does not answer" in result.stderr
 
 
 def test_namespace_defaults_to_that_of_the_context(ns: Namespace, tmp_path: Path) -> None:

@@ -36,16 +36,16 @@ def test_explain_a_changed_template(ns: Namespace, cli: Cli) -> None:
         "metadata": {"labels": {"app": "web"}, "annotations": {"delay": "1h"}},
         "spec": {"containers": [{"name": "main", "image": "busybox"}]},
     }
-    made: Any = {
+    manifest: Any = {
         "apiVersion": "apps/v1",
         "kind": "StatefulSet",
         "metadata": {"name": "web"},
         "spec": {"selector": {"matchLabels": {"app": "web"}}, "template": template},
     }
-    ns.apply(made)
+    ns.apply(manifest)
     ns.eventually(lambda: ns.all("pods", "app=web"))
     template["metadata"]["annotations"] = {"delay": "5s"}
-    ns.apply(made)
+    ns.apply(manifest)
     advice = 'the template of StatefulSet web has changed; to apply delay "5s", delete the pod'
     assert advice in cli.output("explain", "web-0")
 
@@ -59,14 +59,14 @@ def test_explain_contradictory_requirements(ns: Namespace, cli: Cli) -> None:
 
 
 def test_explain_a_volume_on_another_node(ns: Namespace, cli: Cli) -> None:
-    there = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": ["node-2"]}]}
-    ns.apply(*volume(f"disk-{ns.namespace}", "data", {"nodeSelectorTerms": [there]}))
+    term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": ["node-2"]}]}
+    ns.apply(*volume(f"disk-{ns.namespace}", "data", {"nodeSelectorTerms": [term]}))
     volumes = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
     ns.apply(pod("far", nodeSelector={HOSTNAME: "node-1"}, volumes=volumes))
 
     def said() -> str:
         status = ns.get("pod", "far")["status"]
-        return str([one.get("message") for one in status.get("conditions", ())])
+        return str([condition.get("message") for condition in status.get("conditions", ())])
 
     ns.eventually(lambda: any(text in said() for text in kubevirt.OUT_OF_REACH))
     message = cli.output("explain", "far")

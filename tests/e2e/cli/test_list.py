@@ -32,19 +32,19 @@ def test_list(ns: Namespace, cli: Cli) -> None:
     name = item["metadata"]["name"]
     assert (name, item["heldBy"], item["gates"]) == ("held-1", "delay=1h", [GATE])
     assert 3_500 < item["secondsLeft"] <= 3_600
-    everywhere = yaml.safe_load(cli.run("list", "-A", "-o", "yaml").stdout)
-    assert ns.namespace in {one["metadata"]["namespace"] for one in everywhere["items"]}
+    listing = yaml.safe_load(cli.run("list", "-A", "-o", "yaml").stdout)
+    assert ns.namespace in {entry["metadata"]["namespace"] for entry in listing["items"]}
 
 
 def test_deeply_nested_pod_breaks_neither_controller_nor_commands(ns: Namespace, cli: Cli) -> None:
     """The API server accepts thousands of levels of managedFields from any user."""
     fields = '{"f:a":' * 5_000 + "{}" + "}" * 5_000
     entry = {"manager": "m", "operation": "Update", "apiVersion": "v1", "fieldsV1": "DEEP"}
-    deep = pod("deep", {}, schedulingGates=[{"name": "example.com/gate"}])
-    deep["metadata"]["managedFields"] = [entry | {"fieldsType": "FieldsV1"}]
-    ns.kubectl("create", "-f", "-", stdin=json.dumps(deep).replace('"DEEP"', fields))
-    raw = ns.kubectl("get", "--raw", f"/api/v1/namespaces/{ns.namespace}/pods/deep")
-    assert fields in raw
+    manifest = pod("deep", {}, schedulingGates=[{"name": "example.com/gate"}])
+    manifest["metadata"]["managedFields"] = [entry | {"fieldsType": "FieldsV1"}]
+    ns.kubectl("create", "-f", "-", stdin=json.dumps(manifest).replace('"DEEP"', fields))
+    text = ns.kubectl("get", "--raw", f"/api/v1/namespaces/{ns.namespace}/pods/deep")
+    assert fields in text
 
     hold(ns, "due", delay="2s")
     ns.eventually(lambda: "due" in ns.releases())
@@ -65,8 +65,8 @@ def test_piped_output_is_neither_coloured_nor_truncated(ns: Namespace, cli: Cli)
 def test_narrow_terminal_does_not_truncate_cells(ns: Namespace, cli: Cli) -> None:
     hold(ns, "a-pod-with-a-long-name-" + "x" * 20)
     (narrow, wide) = (
-        re.sub(r"(?<=\s)([0-9]+[hms])+(?=\s)", "", CONTROL.sub("", "".join(shown)))
-        for shown in (cli.terminal("list", columns=columns) for columns in (40, 200))
+        re.sub(r"(?<=\s)([0-9]+[hms])+(?=\s)", "", CONTROL.sub("", "".join(output)))
+        for output in (cli.terminal("list", columns=columns) for columns in (40, 200))
     )
     assert narrow.split()[:9] == wide.split()[:9]
     assert narrow.split()[8] == "delay=1h"
@@ -75,18 +75,18 @@ def test_narrow_terminal_does_not_truncate_cells(ns: Namespace, cli: Cli) -> Non
 
 def test_no_color_disables_escape_sequences(ns: Namespace, cli: Cli) -> None:
     hold(ns, "held")
-    for asked in (("list",), ("explain", "held"), ("doctor",)):
-        seen = "".join(cli.terminal(*asked, NO_COLOR="1"))
-        assert "\x1b" not in seen
-        assert seen.count("\n") > 1
+    for arguments in (("list",), ("explain", "held"), ("doctor",)):
+        output = "".join(cli.terminal(*arguments, NO_COLOR="1"))
+        assert "\x1b" not in output
+        assert output.count("\n") > 1
 
 
 def test_global_flags_work_before_and_after_the_command(ns: Namespace, cli: Cli) -> None:
     hold(ns, "held")
     for flags in (("-n", ns.namespace), ("--as=admin", "--as-group=system:masters", "-A")):
-        for asked in (("list", *flags), (*flags, "list")):
-            done = cli.run(*asked)
-            assert "held" in done.stdout, done.stderr
+        for arguments in (("list", *flags), (*flags, "list")):
+            result = cli.run(*arguments)
+            assert "held" in result.stdout, result.stderr
     message = cli.run("list", "--as", "jane", "-n", ns.namespace).stderr
     assert 'User "jane" cannot list resource "pods"' in message
     name = "jsonpath={.items[*].metadata.name}"
@@ -98,44 +98,44 @@ def test_kubectl_completes_pod_names(ns: Namespace) -> None:
     ns.apply(pod("free"))
     environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
-    for asked, expected in (("release", ["held-1"]), ("explain", ["free", "held-1"])):
-        words = ["__complete", "holdfast", "-n", ns.namespace, asked, ""]
-        done = subprocess.run(
+    for command, expected in (("release", ["held-1"]), ("explain", ["free", "held-1"])):
+        words = ["__complete", "holdfast", "-n", ns.namespace, command, ""]
+        result = subprocess.run(
             [str(ns.plane.bin / "kubectl"), *words],
             capture_output=True,
             text=True,
             check=True,
             env=environment,
         )
-        assert done.stdout.splitlines()[:-1] == expected
+        assert result.stdout.splitlines()[:-1] == expected
 
 
 def test_list_without_held_pods(cli: Cli, ns: Namespace) -> None:
-    done = cli.run("list", "-n", ns.namespace)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"No resources found in {ns.namespace} namespace.\n"
+    result = cli.run("list", "-n", ns.namespace)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == f"No resources found in {ns.namespace} namespace.\n"
     assert json.loads(cli.output("list", "-o", "json"))["items"] == []
 
 
 def test_list_shows_only_unmet_dependencies(ns: Namespace, cli: Cli) -> None:
-    after = {"holdfast.dev/after": "pod/first:PodScheduled, job/none, service/none"}
-    ns.apply(pod("first"), pod("web", after))
+    annotations = {"holdfast.dev/after": "pod/first:PodScheduled, job/none, service/none"}
+    ns.apply(pod("first"), pod("web", annotations))
     waits = "after: waits for job/none:Complete, service/none:Ready\n"
     ns.eventually(lambda: cli.output("list", "-o", "wide").endswith(waits))
 
 
 def test_watch_shows_changes(ns: Namespace, cli: Cli) -> None:
     hold(ns, "first")
-    seen = ""
+    output = ""
     for part in cli.terminal("list", "--watch"):
-        seen += part
-        if "second" in seen:
+        output += part
+        if "second" in output:
             break
-        if "first" in seen and "second" not in ns.kubectl("get", "pods"):
+        if "first" in output and "second" not in ns.kubectl("get", "pods"):
             cli.output("release", "first")
             hold(ns, "second")
-    assert "second" in seen
-    assert re.search(r"first .* released ", seen)
+    assert "second" in output
+    assert re.search(r"first .* released ", output)
 
 
 def test_holdfast_runs_as_a_kubectl_plugin(ns: Namespace) -> None:
@@ -143,8 +143,8 @@ def test_holdfast_runs_as_a_kubectl_plugin(ns: Namespace) -> None:
     environment = {**os.environ, "KUBECONFIG": str(ns.plane.kubeconfig)}
     environment["PATH"] = f"{Path(sys.executable).parent}:{environment['PATH']}"
     command = [str(ns.plane.bin / "kubectl"), "holdfast", "list", "-n", ns.namespace]
-    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
-    assert "plugged" in done.stdout
+    result = subprocess.run(command, capture_output=True, text=True, check=True, env=environment)
+    assert "plugged" in result.stdout
 
 
 @pytest.mark.slow
@@ -169,10 +169,10 @@ def test_10000_held_pods_are_listed_completely(
         return text
 
     for output in ("", "wide", "terminal"):
-        head, first, *others = listed(output).splitlines()
+        head, first, *rows = listed(output).splitlines()
         assert head.split()[:2] == ["NAME", "LEFT"]
         assert first.split()[0] == "waits-0"
-        assert len(others) == 9_999
+        assert len(rows) == 9_999
     for output in ("json", "yaml"):
         items = yaml.load(listed(output), Loader=yaml.CSafeLoader)["items"]
         assert len({item["metadata"]["name"] for item in items}) == 10_000
@@ -180,5 +180,5 @@ def test_10000_held_pods_are_listed_completely(
 
 def children_seconds() -> float:
     """Return the CPU seconds of all commands that have ended."""
-    used = resource.getrusage(resource.RUSAGE_CHILDREN)
-    return used.ru_utime + used.ru_stime
+    usage = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return usage.ru_utime + usage.ru_stime

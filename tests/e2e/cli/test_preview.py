@@ -18,42 +18,42 @@ def test_preview(ns: Namespace, cli: Cli, live: list[str]) -> None:
     assert f"Deployment {ns.namespace}/web: changed" in output
     assert "+    holdfast.dev/held: delay=15s" in output
     assert "+  - name: holdfast.dev/delay" in output
-    done = cli.run("preview", "-f", "-", "-n", ns.namespace, *live, stdin=manifests("soon"))
-    assert done.returncode == 1
-    assert "web: rejected" in done.stdout
-    assert 'annotation delay: invalid value "soon"' in done.stdout
-    assert done.stderr == "Error: 1 would be rejected; the reasons are above\n"
+    result = cli.run("preview", "-f", "-", "-n", ns.namespace, *live, stdin=manifests("soon"))
+    assert result.returncode == 1
+    assert "web: rejected" in result.stdout
+    assert 'annotation delay: invalid value "soon"' in result.stdout
+    assert result.stderr == "Error: 1 would be rejected; the reasons are above\n"
     assert ns.all("deployments") == []
     assert ns.all("pods") == []
 
 
 def test_offline_preview_matches_the_cluster(ns: Namespace, cli: Cli) -> None:
     text = yaml.safe_dump(pod("kind", {"type": "space", "delay": "1m"}))
-    (made,) = ns.apply(pod("kind", {"type": "space", "delay": "1m"}))
-    offline = cli.output("preview", "-f", "-", stdin=text)
-    for key, value in made["metadata"]["annotations"].items():
+    (stored,) = ns.apply(pod("kind", {"type": "space", "delay": "1m"}))
+    output = cli.output("preview", "-f", "-", stdin=text)
+    for key, value in stored["metadata"]["annotations"].items():
         if key in {"holdfast.dev/held", "holdfast.dev/profile"}:
-            assert re.search(rf"^  \+    {key}: '?{re.escape(value)}'?$", offline, re.MULTILINE)
-    assert gates(made) == [GATE]
-    assert "+          - key: kubernetes.io/role" in offline
+            assert re.search(rf"^  \+    {key}: '?{re.escape(value)}'?$", output, re.MULTILINE)
+    assert gates(stored) == [GATE]
+    assert "+          - key: kubernetes.io/role" in output
 
 
 def test_preview_needs_no_cluster(tmp_path: Path) -> None:
     path = tmp_path / "deployment.yaml"
     path.write_text(manifests("15"))
     cli = Cli(tmp_path / "none", "default")
-    done = cli.run("preview", str(path), "-f", str(path))
-    assert done.returncode == 0
-    assert done.stdout.count(f"{path}: Deployment default/web: changed") == 2
+    result = cli.run("preview", str(path), "-f", str(path))
+    assert result.returncode == 0
+    assert result.stdout.count(f"{path}: Deployment default/web: changed") == 2
 
 
 @pytest.mark.parametrize(
     ("text", "kinds"), [("", ""), ("kind: Service", "; the files have Service"), ("a: b", "")]
 )
 def test_preview_without_pods(text: str, kinds: str, tmp_path: Path) -> None:
-    done = Cli(tmp_path / "none", "default").run("preview", "-f", "-", stdin=text)
-    assert (done.returncode, done.stdout) == (0, "")
-    assert done.stderr == f"No pods and no pod templates found{kinds}.\n"
+    result = Cli(tmp_path / "none", "default").run("preview", "-f", "-", stdin=text)
+    assert (result.returncode, result.stdout) == (0, "")
+    assert result.stderr == f"No pods and no pod templates found{kinds}.\n"
 
 
 @pytest.mark.parametrize(

@@ -21,24 +21,26 @@ def test_release(ns: Namespace, cli: Cli) -> None:
 
 def test_workload_release_and_dry_runs(ns: Namespace, cli: Cli) -> None:
     ns.apply(*yaml.safe_load_all(manifests("1h")))
-    held = ns.eventually(lambda: [one for one in ns.all("pods") if gates(one) == [GATE]])
+    held = ns.eventually(
+        lambda: [manifest for manifest in ns.all("pods") if gates(manifest) == [GATE]]
+    )
     hold(ns, "foreign", app="web")  # not controlled by the Deployment
     name = held[0]["metadata"]["name"]
     assert f"Pod {ns.namespace}/{name}" in cli.output("describe", "deployment/web")
     for mode, suffix in (("client", "(dry run)"), ("server", "(server dry run)")):
-        for asked in (("release", "deploy/web"), ("freeze", "--reason", "x")):
-            assert suffix in cli.output(*asked, f"--dry-run={mode}")
+        for arguments in (("release", "deploy/web"), ("freeze", "--reason", "x")):
+            assert suffix in cli.output(*arguments, f"--dry-run={mode}")
     assert gates(ns.get("pod", name)) == [GATE]
     assert "annotations" not in ns.get("namespace", ns.namespace)["metadata"]
     cli.output("freeze", "--reason", "x")
     assert "(dry run)" in cli.output("thaw", "--dry-run=client")
     assert "holdfast.dev/freeze" in ns.get("namespace", ns.namespace)["metadata"]["annotations"]
     cli.output("thaw")
-    done = cli.run("release", "deployment/web", "free", "none", "-n", ns.namespace)
-    assert done.returncode == 1
-    assert done.stdout == f"pod {ns.namespace}/{name} released\n"
+    result = cli.run("release", "deployment/web", "free", "none", "-n", ns.namespace)
+    assert result.returncode == 1
+    assert result.stdout == f"pod {ns.namespace}/{name} released\n"
     assert gates(ns.get("pod", "foreign")) == [GATE]
-    unheld, missing, summary = done.stderr.splitlines()
+    unheld, missing, summary = result.stderr.splitlines()
     assert re.search(f"pod {ns.namespace}/free is not held: it is .* on node-", unheld)
     assert f"pod {ns.namespace}/none not found" in missing
     assert summary == "Error: 2 of 3 failed; the reasons are above"
@@ -51,23 +53,23 @@ def test_difference_from_installed_configuration_is_reported(
     container = {"name": "main", "image": "busybox"}
     volumes = [{"name": "config", "configMap": {"name": "c"}}]
     labels = {"app": "none"}
-    inner = {"containers": [container], "volumes": volumes}
-    template = {"metadata": {"labels": labels}, "spec": inner}
+    pod_spec = {"containers": [container], "volumes": volumes}
+    template = {"metadata": {"labels": labels}, "spec": pod_spec}
     spec = {"replicas": 0, "selector": {"matchLabels": labels}, "template": template}
     apps = {"apiVersion": "apps/v1", "kind": "Deployment"}
     ns.apply({**apps, "metadata": {"name": "holdfast-webhook"}, "spec": spec})
     data = {"holdfast.yaml": text}
     ns.apply({"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "c"}, "data": data})
-    here = ("--holdfast-namespace", ns.namespace, "-n", ns.namespace)
+    options = ("--holdfast-namespace", ns.namespace, "-n", ns.namespace)
     file = tmp_path / "holdfast.yaml"
     head = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
     file.write_text(f"{head}profiles: [{{schedulerName: other}}]\n")
-    assert "note" not in cli.run("list", *here).stderr
-    message = cli.run("list", *here, "--config", str(file)).stderr
+    assert "note" not in cli.run("list", *options).stderr
+    message = cli.run("list", *options, "--config", str(file)).stderr
     assert f"differs from the installed configuration, ConfigMap {ns.namespace}/c" in message
-    message = user(ns, "reader", tmp_path, "view").run("list", *here).stderr
+    message = user(ns, "reader", tmp_path, "view").run("list", *options).stderr
     assert "note" not in message
-    message = user(ns, "stranger", tmp_path).run("list", *here).stderr
+    message = user(ns, "stranger", tmp_path).run("list", *options).stderr
     assert message.count("assuming the defaults") == 1
 
 
@@ -77,20 +79,20 @@ def test_early_gate_removal_by_others_is_reported(ns: Namespace, cli: Cli) -> No
     ns.kubectl("patch", "pod", "taken", "--type=merge", "-p", '{"spec": {"schedulingGates": null}}')
 
     def messages() -> dict[tuple[str, str], str]:
-        found = {
-            (one["reason"], one["involvedObject"]["name"]): one["message"]
-            for one in ns.all("events")
-            if one["reason"].startswith("Released")
+        texts = {
+            (event["reason"], event["involvedObject"]["name"]): event["message"]
+            for event in ns.all("events")
+            if event["reason"].startswith("Released")
         }
-        return found if len(found) == 2 else {}
+        return texts if len(texts) == 2 else {}
 
-    found = ns.eventually(messages)
-    left = r"(1h|59m\d+s) before its due time"  # 1h: released in the second of its creation
-    assert re.search(f"{left} by someone else", found["ReleasedEarly", "taken"])
-    assert re.search(f"{left} at a user's request", found["Released", "asked"])
-    removed = "holdfast.dev/delay: removed by someone else before the due time"
-    assert removed in cli.output("explain", "taken")
-    assert removed not in cli.output("explain", "asked")
+    event_messages = ns.eventually(messages)
+    pattern = r"(1h|59m\d+s) before its due time"  # 1h: released in the second of its creation
+    assert re.search(f"{pattern} by someone else", event_messages["ReleasedEarly", "taken"])
+    assert re.search(f"{pattern} at a user's request", event_messages["Released", "asked"])
+    message = "holdfast.dev/delay: removed by someone else before the due time"
+    assert message in cli.output("explain", "taken")
+    assert message not in cli.output("explain", "asked")
 
 
 def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None:
@@ -115,9 +117,9 @@ def test_releasing_many_pods_needs_confirmation(ns: Namespace, cli: Cli) -> None
     ],
 )
 def test_usage_error_exits_with_status_2(cli: Cli, arguments: list[str]) -> None:
-    done = cli.run(*arguments)
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].startswith("Error: ")
+    result = cli.run(*arguments)
+    assert result.returncode == 2
+    assert result.stderr.splitlines()[-1].startswith("Error: ")
 
 
 def test_user_without_the_release_verb_is_rejected(ns: Namespace, tmp_path: Path) -> None:

@@ -16,7 +16,7 @@ def test_sticky_set_show_list_and_clear(bare: tuple[Namespace, Cli]) -> None:
     ns, cli = bare
     ns.apply(*CRDS)
     ns.definitions_established()
-    made: Any = ns.create({**VM, "metadata": {"name": "db"}})
+    vm: Any = ns.create({**VM, "metadata": {"name": "db"}})
     assert cli.output("sticky", "list").splitlines()[1].split()[:4] == ["db", "-", "yes", "-"]
     assert "node node-9 not found" in cli.error("sticky", "set", "db", "node-9")
     assert "not found" in cli.error("sticky", "show", "none")
@@ -28,19 +28,19 @@ def test_sticky_set_show_list_and_clear(bare: tuple[Namespace, Cli]) -> None:
     annotations = ns.get("virtualmachine", "db")["metadata"]["annotations"]
     assert annotations == {
         "holdfast.dev/sticky-node": "node-2",
-        "holdfast.dev/sticky-node-uid": made["metadata"]["uid"],
+        "holdfast.dev/sticky-node-uid": vm["metadata"]["uid"],
     }
-    shown = cli.output("sticky", "show", "db")
-    assert "returns to node-2" in shown
-    assert "was created on" not in shown
+    text = cli.output("sticky", "show", "db")
+    assert "returns to node-2" in text
+    assert "was created on" not in text
     (item,) = json.loads(cli.output("sticky", "list", "-o", "json"))["items"]
     assert (item["node"], item["runsOn"]) == ("node-2", None)
-    own = {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}
-    ns.kubectl("patch", "vm", "db", "--type=merge", "-p", json.dumps({"spec": own}))
-    why = 'the node selector or affinity of the pod requires "zone In [b]"'
-    assert f"warning: node-1: {why}" in cli.output("sticky", "set", "db", "node-1")
+    spec = {"template": {"spec": {"nodeSelector": {"zone": "b"}}}}
+    ns.kubectl("patch", "vm", "db", "--type=merge", "-p", json.dumps({"spec": spec}))
+    reason = 'the node selector or affinity of the pod requires "zone In [b]"'
+    assert f"warning: node-1: {reason}" in cli.output("sticky", "set", "db", "node-1")
     assert "no longer has a recorded node" in cli.output("sticky", "clear", "db")
-    recorded = {"holdfast.dev/sticky-node-uid": made["metadata"]["uid"]}
+    recorded = {"holdfast.dev/sticky-node-uid": vm["metadata"]["uid"]}
     assert ns.get("virtualmachine", "db")["metadata"]["annotations"] == recorded
 
 
@@ -69,11 +69,11 @@ def test_sticky_move_and_a_recreated_node(bare: tuple[Namespace, Cli]) -> None:
     manifest = ns.get("node", "node-2")
     ns.kubectl("delete", "node", "node-2")
     time.sleep(1.1)  # times have whole seconds
-    kept = {key: manifest["metadata"][key] for key in ("name", "labels", "annotations")}
-    ns.create({"apiVersion": "v1", "kind": "Node", "metadata": kept})
-    shown = cli.output("sticky", "show", "a")
-    assert "node-2 was created on" in shown
-    assert "it may be another node of that name, without the VM's disks" in shown
+    metadata = {key: manifest["metadata"][key] for key in ("name", "labels", "annotations")}
+    ns.create({"apiVersion": "v1", "kind": "Node", "metadata": metadata})
+    text = cli.output("sticky", "show", "a")
+    assert "node-2 was created on" in text
+    assert "it may be another node of that name, without the VM's disks" in text
 
 
 STICKY_BY_PROFILE = """
@@ -94,9 +94,9 @@ def test_sticky_uses_the_registered_annotation(bare: tuple[Namespace, Cli], tmp_
     ns.apply(*CRDS)
     ns.definitions_established()
     ns.create({**VM, "metadata": {"name": "db"}})
-    gold = {"template": {"spec": {"schedulerName": "gold"}}}
-    ns.create({**VM, "metadata": {"name": "other"}, "spec": gold})
-    registered = {
+    spec = {"template": {"spec": {"schedulerName": "gold"}}}
+    ns.create({**VM, "metadata": {"name": "other"}, "spec": spec})
+    webhook = {
         "name": "templates.holdfast.dev",
         "clientConfig": {"url": "https://127.0.0.1:1/validate"},
         "rules": [],
@@ -109,36 +109,36 @@ def test_sticky_uses_the_registered_annotation(bare: tuple[Namespace, Cli], tmp_
             "apiVersion": "admissionregistration.k8s.io/v1",
             "kind": "ValidatingWebhookConfiguration",
             "metadata": {"name": "holdfast", "labels": {"app.kubernetes.io/name": "holdfast"}},
-            "webhooks": [registered],
+            "webhooks": [webhook],
         }
     )
     not_read = "in this cluster does not read annotation holdfast.dev/sticky-node of VMs; give"
-    for change in (["set", "db", "node-2"], ["clear", "db"]):
-        assert not_read in cli.error("sticky", *change)
+    for arguments in (["set", "db", "node-2"], ["clear", "db"]):
+        assert not_read in cli.error("sticky", *arguments)
     assert "annotations" not in ns.get("virtualmachine", "db")["metadata"]
     assert not_read in cli.run("sticky", "list", "-n", ns.namespace).stderr
     assert not_read in cli.run("sticky", "show", "db", "-n", ns.namespace).stderr
 
     configuration = tmp_path / "holdfast.yaml"
     configuration.write_text(STICKY_BY_PROFILE.replace("NAME", ns.namespace))
-    by = ("--config", str(configuration))
-    assert "returns to node-2" in cli.output("sticky", "set", "db", "node-2", *by)
+    options = ("--config", str(configuration))
+    assert "returns to node-2" in cli.output("sticky", "set", "db", "node-2", *options)
     annotations = ns.get("virtualmachine", "db")["metadata"]["annotations"]
     assert annotations["example.com/node"] == "node-2"
-    listed = cli.run("sticky", "list", "-n", ns.namespace, *by)
+    listed = cli.run("sticky", "list", "-n", ns.namespace, *options)
     assert listed.stderr == ""
     assert [line.split()[:3] for line in listed.stdout.splitlines()[1:]] == [
         ["db", "node-2", "yes"],
         ["other", "-", "no"],
     ]
     not_run = "the sticky plugin does not run for its pods in this configuration"
-    assert not_run in cli.error("sticky", "set", "other", "node-2", *by)
-    assert not_run in cli.output("sticky", "show", "other", *by)
+    assert not_run in cli.error("sticky", "set", "other", "node-2", *options)
+    assert not_run in cli.output("sticky", "show", "other", *options)
 
     configuration.write_text(STICKY_BY_PROFILE.replace("NAME", "elsewhere"))
-    message = cli.output("sticky", "set", "db", "node-1", *by)
+    message = cli.output("sticky", "set", "db", "node-1", *options)
     assert "node-1 is recorded for VM" in message
     assert "which is not sticky: namespace" in message
     configuration.write_text(STICKY_BY_PROFILE.replace("nodeAnnotation", "nodeAnotation"))
-    refused = cli.error("sticky", "list", *by)
-    assert "unknown field 'nodeAnotation': did you mean nodeAnnotation" in refused
+    error = cli.error("sticky", "list", *options)
+    assert "unknown field 'nodeAnotation': did you mean nodeAnnotation" in error

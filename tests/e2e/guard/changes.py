@@ -26,7 +26,11 @@ def remove(path: str) -> Operation:
 
 def rows(changes: Mapping[str, Mapping[str, Sequence[Operation]]]) -> Mapping[str, Row]:
     """Map the name of each change to the change and its message."""
-    return {name: (one, what) for what, each in changes.items() for name, one in each.items()}
+    return {
+        name: (operations, message)
+        for message, group in changes.items()
+        for name, operations in group.items()
+    }
 
 
 STRIP = remove("/spec/schedulingGates/0")

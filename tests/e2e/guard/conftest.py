@@ -20,17 +20,17 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
     with ControlPlane(nodes=1, audit=True) as plane:
         token_kubeconfig = controller_kubeconfig(plane, folder / "controller.kubeconfig")
         plane.api.create(DEFINITIONS, vms.definition(VMS))
-        running = Guarded(plane, token_kubeconfig)
-        running.apply_guard()
-        ns = running.ns()
+        cluster = Guarded(plane, token_kubeconfig)
+        cluster.apply_guard()
+        ns = cluster.ns()
         ns.eventually(lambda: not refusal(ns.kubectl, "get", "vm"))
         grant_excess_rights(plane)
         ns.apply(held("probed"), machine("probed"))
         for policy in POLICIES:
-            running.await_policy(ns, policy)
+            cluster.await_policy(ns, policy)
         arguments = ["--kubeconfig", str(token_kubeconfig), "--health-port", "0"]
         with Command("controller", *arguments, log=folder / "controller.log"):
-            yield running
+            yield cluster
 
 
 @pytest.fixture

@@ -26,21 +26,21 @@ def held(name: str, **annotations: str) -> Object:
 
 def full(name: str) -> Object:
     """Make a held pod that sets every kind of field that the controller must not change."""
-    made = held(name, team="a")
-    made["metadata"]["labels"] = {"app": "mine"}
-    made["metadata"]["finalizers"] = ["holdfast.dev/sticky", "example.com/mine"]
-    spec = made["spec"]
+    manifest = held(name, team="a")
+    manifest["metadata"]["labels"] = {"app": "mine"}
+    manifest["metadata"]["finalizers"] = ["holdfast.dev/sticky", "example.com/mine"]
+    spec = manifest["spec"]
     spec["schedulingGates"].append({"name": FOREIGN_GATE})
     spec["initContainers"] = [{"name": "first", "image": "busybox"}]
     spec["tolerations"] = [{"key": "mine", "operator": "Exists"}]
-    return made
+    return manifest
 
 
 def machine(name: str) -> Object:
-    made = vms.vm(name, {"team": "a", "holdfast.dev/sticky": "true"}, run_strategy="Halted")
-    made["metadata"]["labels"] = {"app": "mine"}
-    made["metadata"]["finalizers"] = ["example.com/mine"]
-    return made
+    manifest = vms.vm(name, {"team": "a", "holdfast.dev/sticky": "true"}, run_strategy="Halted")
+    manifest["metadata"]["labels"] = {"app": "mine"}
+    manifest["metadata"]["finalizers"] = ["example.com/mine"]
+    return manifest
 
 
 def secret(**changes: Any) -> Object:
@@ -52,9 +52,9 @@ def secret(**changes: Any) -> Object:
 
 def stored(name: str, **spec: Any) -> Object:
     """Make a VM as stored by an older KubeVirt, with a data volume template."""
-    made = machine(name)
-    made["spec"]["template"]["metadata"] = {"creationTimestamp": None}
-    made["spec"]["template"]["spec"] |= spec
+    manifest = machine(name)
+    manifest["spec"]["template"]["metadata"] = {"creationTimestamp": None}
+    manifest["spec"]["template"]["spec"] |= spec
     volume = {"creationTimestamp": None, "name": "disk"}
-    made["spec"]["dataVolumeTemplates"] = [{"metadata": volume, "spec": {"pvc": {}}}]
-    return made
+    manifest["spec"]["dataVolumeTemplates"] = [{"metadata": volume, "spec": {"pvc": {}}}]
+    return manifest

@@ -14,8 +14,8 @@ pytestmark = pytest.mark.xdist_group("guard")
 
 
 def test_only_approvers_approve_and_only_in_their_own_name(guarded: Guarded, ns: Namespace) -> None:
-    gated = {"schedulingGates": [{"name": APPROVAL_GATE}]}
-    ns.apply(*(pod(name, {KEY: "a test"}, **gated) for name in ("asks", "other")))
+    spec = {"schedulingGates": [{"name": APPROVAL_GATE}]}
+    ns.apply(*(pod(name, {KEY: "a test"}, **spec) for name in ("asks", "other")))
     for role in ("edit", "holdfast-approver"):
         ns.kubectl("create", "rolebinding", f"ann-{role}", "--user=ann", f"--clusterrole={role}")
     jane, amy, ann = (guarded.user(ns, name) for name in ("jane", "amy", "ann"))
@@ -57,13 +57,15 @@ def test_only_approvers_approve_and_only_in_their_own_name(guarded: Guarded, ns:
 def test_only_approvers_change_containers_of_pods_with_approval(
     guarded: Guarded, ns: Namespace
 ) -> None:
-    first = [{"name": "first", "image": "busybox"}]
+    init_containers = [{"name": "first", "image": "busybox"}]
     for name, gate, annotations in (
         ("asks", APPROVAL_GATE, {KEY: "a test"}),
         ("waits", FOREIGN_GATE, {KEY: "a test", APPROVED_BY: "ann"}),
         ("free", FOREIGN_GATE, {}),
     ):
-        ns.apply(pod(name, annotations, schedulingGates=[{"name": gate}], initContainers=first))
+        ns.apply(
+            pod(name, annotations, schedulingGates=[{"name": gate}], initContainers=init_containers)
+        )
     for role in ("edit", "holdfast-approver"):
         ns.kubectl("create", "rolebinding", f"ann-{role}", "--user=ann", f"--clusterrole={role}")
     ns.kubectl("create", "role", "debug", "--verb=get,patch", "--resource=pods/ephemeralcontainers")

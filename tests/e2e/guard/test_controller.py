@@ -45,14 +45,14 @@ def test_controller_releases_with_its_own_account(guarded: Guarded, ns: Namespac
     ns.apply(pod("soon", {"delay": "1"}, schedulingGates=[{"name": GATE}, {"name": FOREIGN_GATE}]))
     ns.eventually(lambda: "soon" in ns.releases())
     assert gates(ns.get("pod", "soon")) == [FOREIGN_GATE]
-    (who,) = {
+    (user,) = {
         event["user"]["username"]
         for event in ns.audit()
         if event["verb"] == "patch"
         and event["userAgent"] == "holdfast"
         and event["objectRef"]["resource"] == "pods"
     }
-    assert who == CONTROLLER
+    assert user == CONTROLLER
 
 
 @pytest.mark.parametrize(("change", "what"), CONTROLLER_MAY_NOT.values(), ids=CONTROLLER_MAY_NOT)
@@ -72,8 +72,8 @@ def test_uninstall_job_is_limited_like_the_controller(guarded: Guarded, shared: 
         guarded.plane.kubectl(*binding, f"--user={name}")
     job = guarded.user(shared, name)
     shared.eventually(lambda: not refusal(job.patch, "full", [STRIP]))
-    for change, what in CONTROLLER_MAY_NOT.values():
-        assert f"may not change {what}" in refusal(job.patch, "full", change)
+    for change, field in CONTROLLER_MAY_NOT.values():
+        assert f"may not change {field}" in refusal(job.patch, "full", change)
 
 
 @pytest.mark.parametrize("change", CONTROLLER_MAY.values(), ids=CONTROLLER_MAY)
@@ -94,16 +94,18 @@ def test_controller_can_write_only_plain_secrets_and_leases(
 ) -> None:
     thief = guarded.controller(ns)
     assert "may only write Secrets of type Opaque or" in refusal(thief.create, secret(type=TOKEN))
-    owned = secret()
-    owned["metadata"]["ownerReferences"] = [OTHER_OWNER]
-    assert "may not change ownerReferences" in refusal(thief.create, owned)
+    owned_secret = secret()
+    owned_secret["metadata"]["ownerReferences"] = [OTHER_OWNER]
+    assert "may not change ownerReferences" in refusal(thief.create, owned_secret)
     assert "may not make Secrets immutable" in refusal(thief.create, secret(immutable=True))
-    full = secret()
-    full["metadata"]["labels"] = {f"label-{number}": "" for number in range(65)}
-    assert "with more than 64 labels" in refusal(thief.create, full)
+    full_secret = secret()
+    full_secret["metadata"]["labels"] = {f"label-{number}": "" for number in range(65)}
+    assert "with more than 64 labels" in refusal(thief.create, full_secret)
     thief.create(secret(), dry_run=False)
-    fill = write("/metadata/labels", full["metadata"]["labels"])
-    assert "with more than 64 labels" in refusal(thief.patch, "holdfast-ca", [fill], kind="secret")
+    operation = write("/metadata/labels", full_secret["metadata"]["labels"])
+    assert "with more than 64 labels" in refusal(
+        thief.patch, "holdfast-ca", [operation], kind="secret"
+    )
     for change in (OWNER, write("/metadata/finalizers", ["example.com/new"])):
         message = refusal(thief.patch, "holdfast-ca", [change], kind="secret")
         assert "may not change ownerReferences or finalizers of Secrets" in message

@@ -50,27 +50,38 @@ def test_controller_may_update_only_its_webhook_configurations(
 ) -> None:
     """An empty list is permitted too: a condition of `false` has the same effect."""
     controller = guarded.controller(shared)
-    ours, theirs = configuration(kind), configuration(kind, "others")
-    ours["webhooks"][0]["rules"] += [
+    manifest, other_manifest = configuration(kind), configuration(kind, "others")
+    manifest["webhooks"][0]["rules"] += [
         rule(apiGroups=["apps"], resources=["deployments", "statefulsets", "daemonsets"]),
         rule(apiGroups=["batch"], resources=["jobs", "cronjobs"]),
         rule(apiGroups=["kubevirt.io"], resources=["virtualmachines"]),
     ]
-    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(theirs))
-    controller.create({**ours, "webhooks": []}, dry_run=False)
-    evil = {"url": "https://evil.example.com/x"}
-    more = and_also(METADATA_NAME, "kube-system", "gke-managed-cim", "gmp-public")  # as GKE does
-    everywhere = {**ours["webhooks"][0], "name": "templates.holdfast.dev", "namespaceSelector": {}}
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(other_manifest))
+    controller.create({**manifest, "webhooks": []}, dry_run=False)
+    client = {"url": "https://evil.example.com/x"}
+    scope = and_also(METADATA_NAME, "kube-system", "gke-managed-cim", "gmp-public")  # as GKE does
+    second_webhook = {
+        **manifest["webhooks"][0],
+        "name": "templates.holdfast.dev",
+        "namespaceSelector": {},
+    }
 
-    def replace(made: Object) -> str:
-        return controller.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(made))
+    def replace(replacement: Object) -> str:
+        return controller.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(replacement))
 
-    replace(ours)
-    replace({**ours, "webhooks": [{**one, "namespaceSelector": more} for one in ours["webhooks"]]})
-    assert OTHER_SERVICE in refusal(replace, configuration(kind, client=evil))
-    second = {**ours, "webhooks": [*ours["webhooks"], everywhere]}
-    assert OTHER_NAMESPACES in refusal(replace, second)
-    assert OTHER_NAME in refusal(replace, theirs)
+    replace(manifest)
+    replace(
+        {
+            **manifest,
+            "webhooks": [
+                {**webhook, "namespaceSelector": scope} for webhook in manifest["webhooks"]
+            ],
+        }
+    )
+    assert OTHER_SERVICE in refusal(replace, configuration(kind, client=client))
+    extended = {**manifest, "webhooks": [*manifest["webhooks"], second_webhook]}
+    assert OTHER_NAMESPACES in refusal(replace, extended)
+    assert OTHER_NAME in refusal(replace, other_manifest)
     assert OTHER_NAME in refusal(controller.kubectl, "delete", kind, "others")
     assert OTHER_NAME in refusal(controller.kubectl, "delete", kind, "--all")
     assert refusal(controller.kubectl, "get", kind, "others") == ""
@@ -96,24 +107,24 @@ def test_controller_cannot_change_metadata_of_its_configurations(
     guarded: Guarded, shared: Namespace, kind: str, metadata: Object
 ) -> None:
     """An admin may: with an owner that does not exist, the garbage collector deletes them."""
-    controller, ours = guarded.controller(shared), configuration(kind)
-    changed = {**ours, "metadata": {**ours["metadata"], **metadata}}
-    with_label = {**ours, "metadata": {**ours["metadata"], "labels": LABEL}}
-    refused = "may not change ownerReferences, finalizers, annotations or labels"
+    controller, manifest = guarded.controller(shared), configuration(kind)
+    changed = {**manifest, "metadata": {**manifest["metadata"], **metadata}}
+    with_label = {**manifest, "metadata": {**manifest["metadata"], "labels": LABEL}}
+    message = "may not change ownerReferences, finalizers, annotations or labels"
 
-    def replaced(made: Object) -> str:
-        text = yaml.safe_dump(made)
+    def replaced(replacement: Object) -> str:
+        text = yaml.safe_dump(replacement)
         return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
 
     try:
-        shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(ours))
-        assert refused in replaced(changed)
+        shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(manifest))
+        assert message in replaced(changed)
         assert replaced(with_label) == ""  # its own
         shared.plane.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(changed))
         if "ownerReferences" in metadata:
             shared.eventually(lambda: refusal(shared.plane.kubectl, "get", kind, "holdfast"))
             return
-        assert refused in replaced(ours)
+        assert message in replaced(manifest)
         assert replaced(changed) == ""
     finally:
         patch = '{"metadata": {"finalizers": null}}'
@@ -121,10 +132,10 @@ def test_controller_cannot_change_metadata_of_its_configurations(
         shared.plane.kubectl("delete", "--ignore-not-found", kind, "holdfast")
 
 
-def added(made: Object, value: str) -> Object:
+def added(manifest: Object, value: str) -> Object:
     """Return a configuration with an admin's additions of every kind."""
     condition = {"name": "mine", "expression": f"'{value}' != ''"}
-    selecting = {
+    additions = {
         "matchConditions": [NOT_YET, condition],
         "objectSelector": {
             "matchLabels": {"nobody": value},
@@ -132,9 +143,12 @@ def added(made: Object, value: str) -> Object:
         },
         "namespaceSelector": {**and_also("team", value), "matchLabels": {"nobody": "a"}},
     }
-    (webhook,) = made["webhooks"]
-    ours, theirs = ({**webhook, **selecting}, {**webhook, "name": f"{value}.example.com"})
-    return {**made, "webhooks": [ours, theirs]}
+    (webhook,) = manifest["webhooks"]
+    own_webhook, other_webhook = (
+        {**webhook, **additions},
+        {**webhook, "name": f"{value}.example.com"},
+    )
+    return {**manifest, "webhooks": [own_webhook, other_webhook]}
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -143,29 +157,35 @@ def test_controller_may_keep_or_remove_an_admins_additions(
 ) -> None:
     """Otherwise it could not renew the caBundle."""
     controller = guarded.controller(shared)
-    ours = configuration(kind)
-    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(added(ours, "a")))
+    manifest = configuration(kind)
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(added(manifest, "a")))
 
-    def replace(made: Object) -> str:
-        text = yaml.safe_dump(made)
+    def replace(replacement: Object) -> str:
+        text = yaml.safe_dump(replacement)
         return controller.kubectl("replace", "--dry-run=server", "-f", "-", stdin=text)
 
-    renewed = added(ours, "a")
+    renewed = added(manifest, "a")
     for webhook in renewed["webhooks"]:
         webhook["clientConfig"] = {**SERVICE, "caBundle": "LS0tLS0="}
     try:
-        assert [refusal(replace, made) for made in (renewed, ours)] == ["", ""]
-        changed = added(ours, "b")["webhooks"]
-        one, other = renewed["webhooks"]
-        both = [*one["namespaceSelector"]["matchExpressions"], IN]
-        for selector in (changed[0]["namespaceSelector"], {"matchExpressions": both}):
-            made = {**ours, "webhooks": [{**one, "namespaceSelector": selector}, other]}
-            assert f"may not add or change {EXPRESSIONS} of webhooks" in refusal(replace, made)
+        assert [refusal(replace, update) for update in (renewed, manifest)] == ["", ""]
+        changed = added(manifest, "b")["webhooks"]
+        own_webhook, other_webhook = renewed["webhooks"]
+        expressions = [*own_webhook["namespaceSelector"]["matchExpressions"], IN]
+        for selector in (changed[0]["namespaceSelector"], {"matchExpressions": expressions}):
+            edited = {
+                **manifest,
+                "webhooks": [{**own_webhook, "namespaceSelector": selector}, other_webhook],
+            }
+            assert f"may not add or change {EXPRESSIONS} of webhooks" in refusal(replace, edited)
         for field in ("matchConditions", "objectSelector"):
-            made = {**ours, "webhooks": [{**one, field: changed[0][field]}, other]}
-            assert f"{CONTROLLER} may " in refusal(replace, made), field
-        another = {**ours, "webhooks": [*renewed["webhooks"], changed[1]]}
-        assert "may only register webhooks named" in refusal(replace, another)
+            edited = {
+                **manifest,
+                "webhooks": [{**own_webhook, field: changed[0][field]}, other_webhook],
+            }
+            assert f"{CONTROLLER} may " in refusal(replace, edited), field
+        extended = {**manifest, "webhooks": [*renewed["webhooks"], changed[1]]}
+        assert "may only register webhooks named" in refusal(replace, extended)
     finally:
         shared.plane.kubectl("delete", kind, "holdfast")
 
@@ -174,36 +194,41 @@ def test_controller_may_write_only_configured_selectors(
     guarded: Guarded, shared: Namespace
 ) -> None:
     """Another account's policy, for another configuration."""
-    labels = [{"matchLabels": {"a": "b"}, "matchExpressions": [one]} for one in (IN, EXISTS)]
-    where = InstallationNames(account="other")
-    made = webhooks_policy("configured", ["pods.holdfast.dev"], where, Selectors(*labels))
+    labels = [
+        {"matchLabels": {"a": "b"}, "matchExpressions": [expression]} for expression in (IN, EXISTS)
+    ]
+    names = InstallationNames(account="other")
+    policy = webhooks_policy("configured", ["pods.holdfast.dev"], names, Selectors(*labels))
     guarded.plane.kubectl(
-        "create", "-f", "-", stdin=yaml.safe_dump_all([made, make_binding("configured")])
+        "create", "-f", "-", stdin=yaml.safe_dump_all([policy, make_binding("configured")])
     )
     guarded.plane.kubectl(
         *("create", "clusterrolebinding", "other", "--clusterrole=far-too-much"),
-        f"--user={where.controller}",
+        f"--user={names.controller}",
     )
-    (ours,) = EXCLUDING_SELECTOR["matchExpressions"]
-    namespaces = {**labels[0], "matchExpressions": [ours, IN]}
-    user = guarded.user(shared, where.controller)
+    (own_expression,) = EXCLUDING_SELECTOR["matchExpressions"]
+    namespaces = {**labels[0], "matchExpressions": [own_expression, IN]}
+    user = guarded.user(shared, names.controller)
 
     def created(name: str = "pods.holdfast.dev", **selectors: Object) -> str:
-        made = configuration(KINDS[0], namespaces=namespaces)
-        made["webhooks"][0] |= {"objectSelector": labels[1], "name": name, **selectors}
-        return refusal(user.create, made)
+        manifest = configuration(KINDS[0], namespaces=namespaces)
+        manifest["webhooks"][0] |= {"objectSelector": labels[1], "name": name, **selectors}
+        return refusal(user.create, manifest)
 
-    more = {"key": "more", "operator": "Exists"}
+    new_expression = {"key": "more", "operator": "Exists"}
     shared.eventually(lambda: "may only register" in created(name="b.example.com"))
     assert created() == created(namespaceSelector=EXCLUDING_SELECTOR, objectSelector={}) == ""
-    for place, selector in {"namespaceSelector": namespaces, "objectSelector": labels[1]}.items():
+    for selector_name, selector in {
+        "namespaceSelector": namespaces,
+        "objectSelector": labels[1],
+    }.items():
         for field, value in {
             "matchLabels": {"a": "b", "c": "d"},
-            "matchExpressions": [*selector["matchExpressions"], more],
+            "matchExpressions": [*selector["matchExpressions"], new_expression],
         }.items():
             changed: Object = {**selector, field: value}
-            message = created("pods.holdfast.dev", **{place: changed})
-            assert f"may not add or change {place}.{field} of webhooks" in message
+            message = created("pods.holdfast.dev", **{selector_name: changed})
+            assert f"may not add or change {selector_name}.{field} of webhooks" in message
     guarded.plane.kubectl("delete", "validatingadmissionpolicybinding", "configured")
 
 
@@ -212,9 +237,9 @@ def test_controller_works_alongside_an_admins_webhook(
     guarded: Guarded, shared: Namespace, kind: str
 ) -> None:
     """The admin's webhook is protected, and the controller can still renew its own caBundle."""
-    controller, ours = guarded.controller(shared), configuration(kind)
-    (webhook,) = ours["webhooks"]
-    theirs = {
+    controller, manifest = guarded.controller(shared), configuration(kind)
+    (webhook,) = manifest["webhooks"]
+    admin_webhook = {
         **webhook,
         "name": "theirs.example.com",
         "clientConfig": {"url": "https://theirs.example.com/check"},
@@ -223,19 +248,19 @@ def test_controller_works_alongside_an_admins_webhook(
         "failurePolicy": "Ignore",
         "matchConditions": [NOT_YET],
     }
-    made = {**ours, "webhooks": [webhook, theirs]}
-    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(made))
+    combined = {**manifest, "webhooks": [webhook, admin_webhook]}
+    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(combined))
 
     def replaced(*webhooks: Object) -> str:
-        text = yaml.safe_dump({**ours, "webhooks": list(webhooks)})
+        text = yaml.safe_dump({**manifest, "webhooks": list(webhooks)})
         return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
 
     renewed = {**webhook, "clientConfig": {**SERVICE, "caBundle": "LS0tLS0="}}
-    elsewhere = {**theirs, "clientConfig": {"url": "https://evil.example.com/check"}}
+    redirected = {**admin_webhook, "clientConfig": {"url": "https://evil.example.com/check"}}
     try:
-        assert replaced(renewed, theirs) == replaced(renewed) == ""
-        assert OTHER_SERVICE in replaced(renewed, elsewhere)
-        assert OTHER_SERVICE in replaced(renewed, {**theirs, "name": "more.example.com"})
+        assert replaced(renewed, admin_webhook) == replaced(renewed) == ""
+        assert OTHER_SERVICE in replaced(renewed, redirected)
+        assert OTHER_SERVICE in replaced(renewed, {**admin_webhook, "name": "more.example.com"})
     finally:
         shared.plane.kubectl("delete", kind, "holdfast")
 
@@ -243,5 +268,5 @@ def test_controller_works_alongside_an_admins_webhook(
 def test_guard_does_not_limit_other_users_webhooks(shared: Namespace) -> None:
     for kind in KINDS:
         for change, _ in REJECTED_WEBHOOKS.values():
-            made = yaml.safe_dump(configuration(kind, **change))
-            shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=made)
+            text = yaml.safe_dump(configuration(kind, **change))
+            shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=text)

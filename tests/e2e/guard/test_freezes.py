@@ -40,9 +40,9 @@ def test_freezer_cannot_grant_patch_on_namespaces(guarded: Guarded, ns: Namespac
         "you may not grant the verb 'patch' on namespaces: bind the ClusterRole holdfast-freezer"
     )
     ns.eventually(lambda: message in refusal(fay.create, may_patch))
-    reading = role("labeler", "namespaces", "get")
-    empty = role("empty", "pods") | {"rules": None}
-    fay.create(reading, role("reader", "pods", "get", "patch"), empty, dry_run=False)
+    reader_role = role("labeler", "namespaces", "get")
+    empty_role = role("empty", "pods") | {"rules": None}
+    fay.create(reader_role, role("reader", "pods", "get", "patch"), empty_role, dry_run=False)
     fay.patch("empty", [write("/metadata/labels", {"team": "a"})], kind="role")
     change = [write("/rules", may_patch["rules"])]
     for name in ("labeler", "empty"):
@@ -53,11 +53,11 @@ def test_freezer_cannot_grant_patch_on_namespaces(guarded: Guarded, ns: Namespac
     account = f"system:serviceaccount:{ns.namespace}:default"
     ns.kubectl("annotate", "namespace", ns.namespace, "team=a")
     fay.kubectl("create", "rolebinding", "x", "--clusterrole=holdfast-freezer", f"--user={account}")
-    bound = guarded.user(ns, account)
+    bound_user = guarded.user(ns, account)
     freeze = [annotation(FREEZE, "x")]
-    ns.eventually(lambda: not refusal(bound.patch, ns.namespace, freeze, kind="namespace"))
+    ns.eventually(lambda: not refusal(bound_user.patch, ns.namespace, freeze, kind="namespace"))
     assert "you may not change metadata.labels" in refusal(
-        bound.patch, ns.namespace, [LEVEL], kind="namespace"
+        bound_user.patch, ns.namespace, [LEVEL], kind="namespace"
     )
 
     ns.kubectl("create", "role", "own", "--verb=update", "--resource=namespaces")

@@ -19,10 +19,10 @@ def test_developer_cannot_release_or_change_a_hold(
     guarded: Guarded, shared: Namespace, change: Sequence[Operation], what: str
 ) -> None:
     message = refusal(guarded.user(shared, "jane").patch, "held", change, dry_run=False)
-    where = shared.namespace
+    name = shared.namespace
     assert message.endswith(
-        f"pod {where}/held is held by holdfast.dev/delay: jane may not {what}: this needs "
-        f"the verb 'release' on holds.holdfast.dev in namespace {where} (role holdfast-releaser)"
+        f"pod {name}/held is held by holdfast.dev/delay: jane may not {what}: this needs "
+        f"the verb 'release' on holds.holdfast.dev in namespace {name} (role holdfast-releaser)"
     )
 
 
@@ -51,7 +51,10 @@ def test_namespace_admin_may_release_and_change_holds(guarded: Guarded, ns: Name
     ns.apply(held("held"))
     amy = guarded.user(ns, "amy")
     ns.eventually(lambda: not refusal(amy.patch, "held", [STRIP]))  # wait for role aggregation
-    messages = {name: refusal(amy.patch, "held", c) for name, (c, _) in HOLD_CHANGES.items()}
+    messages = {
+        name: refusal(amy.patch, "held", operations)
+        for name, (operations, _) in HOLD_CHANGES.items()
+    }
     assert messages == dict.fromkeys(HOLD_CHANGES, "")
     amy.patch("held", [STRIP], dry_run=False)
     assert gates(ns.get("pod", "held")) == []
@@ -88,9 +91,9 @@ def test_replica_set_orphans_and_adopts_held_pods(guarded: Guarded, ns: Namespac
 
     def owned(number: int) -> set[str]:
         """Return the UIDs of both pods once each has this number of owners."""
-        found = [one["metadata"] for one in ns.all("pods")]
-        alike = all(len(one.get("ownerReferences", ())) == number for one in found)
-        return {one["uid"] for one in found} if alike and len(found) == 2 else set()
+        metas = [manifest["metadata"] for manifest in ns.all("pods")]
+        alike = all(len(meta.get("ownerReferences", ())) == number for meta in metas)
+        return {meta["uid"] for meta in metas} if alike and len(metas) == 2 else set()
 
     ns.apply(web)
     before = ns.eventually(lambda: owned(1))
@@ -98,7 +101,7 @@ def test_replica_set_orphans_and_adopts_held_pods(guarded: Guarded, ns: Namespac
     assert ns.eventually(lambda: owned(0)) == before
     ns.apply(web)
     assert ns.eventually(lambda: owned(1)) == before
-    assert [gates(one) for one in ns.all("pods")] == [[GATE]] * 2
+    assert [gates(manifest) for manifest in ns.all("pods")] == [[GATE]] * 2
 
 
 def test_shared_controller_manager_account_may_move_held_pods(
@@ -110,9 +113,9 @@ def test_shared_controller_manager_account_may_move_held_pods(
     ns.kubectl("create", "rolebinding", "kcm", f"--user={name}", "--clusterrole=edit")
     manager = guarded.user(ns, name)
     ns.eventually(lambda: "forbidden" not in refusal(manager.kubectl, "get", "pods"))
-    for change, what in HOLD_CHANGES.values():
+    for change, field in HOLD_CHANGES.values():
         message = refusal(manager.patch, "held", change)
-        assert "may not" in message if what != pod_policies.MOVED else message == ""
+        assert "may not" in message if field != pod_policies.MOVED else message == ""
 
 
 def test_release_right_is_limited_to_its_namespace(
@@ -138,8 +141,8 @@ def test_developer_can_make_other_changes_to_a_held_pod(guarded: Guarded, ns: Na
 
 
 def test_guard_ignores_pods_without_our_gate(guarded: Guarded, ns: Namespace) -> None:
-    foreign = {"schedulingGates": [{"name": FOREIGN_GATE}]}
-    ns.apply(pod("free", {"delay": "15"}), pod("others", {"delay": "15"}, **foreign))
+    spec = {"schedulingGates": [{"name": FOREIGN_GATE}]}
+    ns.apply(pod("free", {"delay": "15"}), pod("others", {"delay": "15"}, **spec))
     jane = guarded.user(ns, "jane")
     for name in ("free", "others"):
         jane.kubectl("annotate", "pod", name, "delay=0", "holdfast.dev/held=x", "--overwrite")
@@ -149,5 +152,5 @@ def test_guard_ignores_pods_without_our_gate(guarded: Guarded, ns: Namespace) ->
 
 def test_gates_cannot_be_added_to_an_existing_pod(guarded: Guarded, shared: Namespace) -> None:
     for actor in (guarded.controller(shared), guarded.user(shared, "amy")):
-        add = [write("/spec/schedulingGates/-", {"name": "holdfast.dev/other"})]
-        assert "only deletion is allowed" in refusal(actor.patch, "full", add)
+        operations = [write("/spec/schedulingGates/-", {"name": "holdfast.dev/other"})]
+        assert "only deletion is allowed" in refusal(actor.patch, "full", operations)

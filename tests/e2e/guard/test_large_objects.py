@@ -17,12 +17,12 @@ pytestmark = pytest.mark.xdist_group("guard")
 
 
 def test_pod_with_5000_owners_can_be_updated(guarded: Guarded, ns: Namespace) -> None:
-    made = held("owned")
+    manifest = held("owned")
     account = ns.all("serviceaccounts")[0]["metadata"]
     owner = {"apiVersion": "v1", "kind": "ServiceAccount"}
     owner |= {key: account[key] for key in ("name", "uid")}
-    made["metadata"]["ownerReferences"] = [owner] * 5_000
-    ns.create(made)
+    manifest["metadata"]["ownerReferences"] = [owner] * 5_000
+    ns.create(manifest)
     jane = guarded.user(ns, "jane")
     jane.patch("owned", [annotation("team", "a")])
     jane.patch("owned", [remove("/metadata/ownerReferences/0")])
@@ -31,7 +31,7 @@ def test_pod_with_5000_owners_can_be_updated(guarded: Guarded, ns: Namespace) ->
 
 
 def test_largest_pod_is_released_and_guarded(guarded: Guarded, ns: Namespace) -> None:
-    large = pod(
+    manifest = pod(
         "large",
         {"delay": "3"} | {f"example.com/key-{number:05}": "x" * 40 for number in range(4000)},
         schedulingGates=[
@@ -40,9 +40,9 @@ def test_largest_pod_is_released_and_guarded(guarded: Guarded, ns: Namespace) ->
         ],
         initContainers=[{"name": f"first-{number}", "image": "busybox"} for number in range(200)],
     )
-    large["metadata"]["labels"] = {f"label-{number:05}": "x" * 60 for number in range(4_999)}
+    manifest["metadata"]["labels"] = {f"label-{number:05}": "x" * 60 for number in range(4_999)}
     jane = guarded.user(ns, "jane")
-    jane.create(large, dry_run=False)
+    jane.create(manifest, dry_run=False)
     jane.kubectl("label", "pod", "large", "app=mine")
     message = refusal(jane.patch, "large", [annotation("delay", "0")])
     assert "jane may not change delay:" in message
@@ -51,11 +51,11 @@ def test_largest_pod_is_released_and_guarded(guarded: Guarded, ns: Namespace) ->
 
 
 def test_pod_with_2000_holdfast_gates_can_be_updated(guarded: Guarded, ns: Namespace) -> None:
-    many = [{"name": f"holdfast.dev/gate-{number}"} for number in range(2000)]
-    made = pod("many", {"delay": "1000"}, schedulingGates=many)
-    made["metadata"]["finalizers"] = ["holdfast.dev/sticky", "example.com/mine"]
+    scheduling_gates = [{"name": f"holdfast.dev/gate-{number}"} for number in range(2000)]
+    manifest = pod("many", {"delay": "1000"}, schedulingGates=scheduling_gates)
+    manifest["metadata"]["finalizers"] = ["holdfast.dev/sticky", "example.com/mine"]
     jane = guarded.user(ns, "jane")
-    jane.create(made, dry_run=False)
+    jane.create(manifest, dry_run=False)
     jane.patch("many", [remove("/metadata/finalizers/1")], dry_run=False)
     controller = guarded.controller(ns)
     controller.patch("many", [remove("/metadata/finalizers")])
@@ -65,9 +65,11 @@ def test_pod_with_2000_holdfast_gates_can_be_updated(guarded: Guarded, ns: Names
 
 def test_pod_with_15000_holdfast_gates_is_released(guarded: Guarded, ns: Namespace) -> None:
     """The webhook would reject it, and the API server rejects a JSON Patch of this length."""
-    many = pod("many", {"delay": "1"}, schedulingGates=[{"name": FOREIGN_GATE}])
-    many["spec"]["schedulingGates"] += [{"name": f"holdfast.dev/{n}"} for n in range(15_000)]
-    ns.create(many)
+    manifest = pod("many", {"delay": "1"}, schedulingGates=[{"name": FOREIGN_GATE}])
+    manifest["spec"]["schedulingGates"] += [
+        {"name": f"holdfast.dev/{number}"} for number in range(15_000)
+    ]
+    ns.create(manifest)
     ns.eventually(lambda: gates(ns.get("pod", "many")) == [FOREIGN_GATE])
 
 
@@ -75,10 +77,10 @@ def test_pod_with_15000_holdfast_gates_is_released(guarded: Guarded, ns: Namespa
 def test_pod_with_75000_annotations_is_released_and_deleted(
     guarded: Guarded, ns: Namespace
 ) -> None:
-    many = held("many", **dict.fromkeys(short_keys(75_000), ""))
-    many["metadata"]["annotations"] |= {"delay": "1", "holdfast.dev/held": "delay=1s"}
-    many["metadata"]["finalizers"] = ["holdfast.dev/sticky"]
-    ns.create(many)
+    manifest = held("many", **dict.fromkeys(short_keys(75_000), ""))
+    manifest["metadata"]["annotations"] |= {"delay": "1", "holdfast.dev/held": "delay=1s"}
+    manifest["metadata"]["finalizers"] = ["holdfast.dev/sticky"]
+    ns.create(manifest)
     assert "patched" in guarded.controller(ns).patch("many", [remove("/metadata/finalizers")])
     ns.eventually(lambda: "many" in ns.releases())
     ns.kubectl("delete", "pod", "many", "--wait=false")
@@ -97,12 +99,12 @@ def test_pod_with_75000_annotations_is_released_and_deleted(
 
 
 def test_pod_at_the_annotation_size_limit_is_released(guarded: Guarded, ns: Namespace) -> None:
-    full = held("full")
-    annotations = full["metadata"]["annotations"]
+    manifest = held("full")
+    annotations = manifest["metadata"]["annotations"]
     annotations |= {"delay": "1", "holdfast.dev/held": "delay=1s", "filled": ""}
-    used = sum(map(len, (*annotations, *annotations.values())))
-    annotations["filled"] = "x" * ((256 << 10) - used)
-    ns.create(full)
+    size = sum(map(len, (*annotations, *annotations.values())))
+    annotations["filled"] = "x" * ((256 << 10) - size)
+    ns.create(manifest)
     ns.eventually(lambda: "full" in ns.releases())
 
 
@@ -113,11 +115,11 @@ def short_keys(number: int) -> Iterator[str]:
 
 
 def test_held_pod_with_40000_labels_is_released(guarded: Guarded, ns: Namespace) -> None:
-    many = held("many")
-    many["metadata"]["annotations"] |= {"delay": "1", "holdfast.dev/held": "delay=1s"}
-    many["metadata"]["labels"] = dict.fromkeys(short_keys(40_000), "")
-    many["metadata"]["labels"] |= {"holdfast.dev/held": "true"}
-    ns.create(many)
+    manifest = held("many")
+    manifest["metadata"]["annotations"] |= {"delay": "1", "holdfast.dev/held": "delay=1s"}
+    manifest["metadata"]["labels"] = dict.fromkeys(short_keys(40_000), "")
+    manifest["metadata"]["labels"] |= {"holdfast.dev/held": "true"}
+    ns.create(manifest)
     ns.eventually(lambda: "many" in ns.releases())
 
 
@@ -137,19 +139,19 @@ def test_developer_cannot_add_too_many_annotations_or_labels(
 
 def test_oversized_hint_does_not_block_updates(guarded: Guarded, ns: Namespace) -> None:
     hint = {"delay": "1000", "holdfast.dev/held": "," * 250_000}
-    made = pod("hint", hint, schedulingGates=[{"name": GATE}])
-    made["metadata"]["finalizers"] = ["example.com/mine"]
-    ns.create(made)
+    manifest = pod("hint", hint, schedulingGates=[{"name": GATE}])
+    manifest["metadata"]["finalizers"] = ["example.com/mine"]
+    ns.create(manifest)
     jane = guarded.user(ns, "jane")
     assert "jane may not change delay" in refusal(jane.patch, "hint", [annotation("delay", "0")])
     jane.patch("hint", [remove("/metadata/finalizers")], dry_run=False)
 
 
 def test_record_is_written_to_a_vm_with_1000_volumes(guarded: Guarded, ns: Namespace) -> None:
-    large = machine("large")
-    large["spec"]["dataVolumeTemplates"] = [
+    manifest = machine("large")
+    manifest["spec"]["dataVolumeTemplates"] = [
         {"metadata": {"name": f"disk-{number}"}, "spec": {}} for number in range(1000)
     ]
-    ns.create(large)
+    ns.create(manifest)
     controller = guarded.controller(ns)
     assert "patched" in controller.patch("large", [annotation(RECORD, "node-1")], kind="vm")

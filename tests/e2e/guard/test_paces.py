@@ -33,8 +33,8 @@ def test_developer_cannot_change_pace_accounting(guarded: Guarded, ns: Namespace
 
     messages = [refusal(jane.patch, "paced", change) for change in PACE_CHANGES.values()]
     messages.append(refusal(jane.patch, "other", [write("/metadata/labels", {PACE: "jvm"})]))
-    denied = "'holdfast-pace' denied request: a pace counts"
-    assert [one for one in messages if denied not in one] == []
+    expected = "'holdfast-pace' denied request: a pace counts"
+    assert [message for message in messages if expected not in message] == []
     jane.patch("paced", [annotation("team", "b"), write("/metadata/labels/app", "db")])
     jane.patch("other", [annotation(RELEASED, None)])
     ns.eventually(lambda: not refusal(amy.patch, "paced", PACE_CHANGES["label removed"]))
@@ -50,10 +50,10 @@ def test_developer_cannot_create_an_ungated_pod_with_the_pace_label(
     unnamed["metadata"]["generateName"] = f"{unnamed['metadata'].pop('name')}-"
     waiting = copy.deepcopy(counted)
     waiting["spec"]["schedulingGates"] = [{"name": FOREIGN_GATE}, {"name": PACE}]
-    elsewhere = copy.deepcopy(counted)
-    elsewhere["spec"]["schedulingGates"] = [{"name": FOREIGN_GATE}]
+    foreign_gated = copy.deepcopy(counted)
+    foreign_gated["spec"]["schedulingGates"] = [{"name": FOREIGN_GATE}]
     jane, amy = guarded.user(ns, "jane"), guarded.user(ns, "amy")
-    for made in (counted, unnamed, elsewhere):
-        assert "'holdfast-pace' denied request: a pace counts" in refusal(jane.create, made)
+    for manifest in (counted, unnamed, foreign_gated):
+        assert "'holdfast-pace' denied request: a pace counts" in refusal(jane.create, manifest)
     jane.create(waiting, pod("unlabelled", {PACE: "jvm"}))
     ns.eventually(lambda: not refusal(amy.create, unnamed))

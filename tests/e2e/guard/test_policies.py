@@ -33,18 +33,22 @@ pytestmark = pytest.mark.xdist_group("guard")
 @pytest.mark.parametrize("policy", POLICIES)
 def test_policies_pass_type_checking(guarded: Guarded, policy: str) -> None:
     def checked() -> Object:
-        seen = guarded.plane.kubectl("get", "validatingadmissionpolicy", policy, "-o", "json")
-        found: Object = json.loads(seen)
-        status = found.get("status", {})
-        current = status.get("observedGeneration") == found["metadata"]["generation"]
+        text = guarded.plane.kubectl("get", "validatingadmissionpolicy", policy, "-o", "json")
+        manifest: Object = json.loads(text)
+        status = manifest.get("status", {})
+        current = status.get("observedGeneration") == manifest["metadata"]["generation"]
         return status if current and "typeChecking" in status else {}
 
     ns = Namespace(guarded.plane, "default")
-    found = ns.eventually(checked)["typeChecking"].get("expressionWarnings", [])
+    warnings = ns.eventually(checked)["typeChecking"].get("expressionWarnings", [])
     if os.environ.get(versions.VARIABLE, versions.NEWEST) != versions.NEWEST:
         # older type checkers mistake the field for a reserved word of CEL; evaluation does not
-        found = [one for one in found if "undefined field 'namespace'" not in one["warning"]]
-    assert found == []
+        warnings = [
+            warning
+            for warning in warnings
+            if "undefined field 'namespace'" not in warning["warning"]
+        ]
+    assert warnings == []
 
 
 def test_applying_the_manifests_again_changes_nothing(guarded: Guarded) -> None:
@@ -67,15 +71,18 @@ def test_changes_are_permitted_without_the_policy(
     guarded: Guarded, ns: Namespace, policy: str, name: str, changes: Mapping[str, Row]
 ) -> None:
     ns.apply(held("held"), full("full"), machine("vm"))
-    for what in ("annotate", "label"):
-        ns.kubectl(what, "namespace", ns.namespace, "team=a")
+    for command in ("annotate", "label"):
+        ns.kubectl(command, "namespace", ns.namespace, "team=a")
     users = {"held": "jane", "namespace": "fred"}
     actor = guarded.user(ns, users[name]) if name in users else guarded.controller(ns)
     kind = name if name in {"vm", "namespace"} else "pod"
     name = ns.namespace if name == "namespace" else name
     with guarded.without_binding(ns, policy):
-        found = {key: refusal(actor.patch, name, c, kind=kind) for key, (c, _) in changes.items()}
-        assert found == dict.fromkeys(changes, "")
+        messages = {
+            key: refusal(actor.patch, name, operations, kind=kind)
+            for key, (operations, _) in changes.items()
+        }
+        assert messages == dict.fromkeys(changes, "")
 
 
 def test_controller_may_register_any_webhook_without_the_policy(
@@ -83,9 +90,9 @@ def test_controller_may_register_any_webhook_without_the_policy(
 ) -> None:
     controller = guarded.controller(ns)
     with guarded.without_binding(ns, pod_policies.CONTROLLER_WEBHOOKS):
-        made = [configuration(KINDS[0], **change) for change, _ in REJECTED_WEBHOOKS.values()]
-        messages = [refusal(controller.create, m) for m in made]
-        assert messages == [""] * len(made)
+        manifests = [configuration(KINDS[0], **change) for change, _ in REJECTED_WEBHOOKS.values()]
+        messages = [refusal(controller.create, manifest) for manifest in manifests]
+        assert messages == [""] * len(manifests)
 
 
 def test_guard_check_detects_missing_policies(guarded: Guarded) -> None:

@@ -11,8 +11,8 @@ SERVICE = {"service": {"namespace": "holdfast-system", "name": "holdfast-webhook
 
 
 def rule(**changes: list[str]) -> Object:
-    usual = {"apiGroups": [""], "resources": ["pods"], "operations": ["CREATE", "UPDATE"]}
-    return {**usual, "apiVersions": ["v1"], **changes}
+    defaults = {"apiGroups": [""], "resources": ["pods"], "operations": ["CREATE", "UPDATE"]}
+    return {**defaults, "apiVersions": ["v1"], **changes}
 
 
 def all_but(*namespaces: str) -> Object:
@@ -68,8 +68,10 @@ def selecting(**changes: Any) -> Object:
 
 def and_also(key: str, *values: str, operator: str = "NotIn") -> Object:
     """Make Holdfast's selector, with another requirement."""
-    (ours,) = EXCLUDING_SELECTOR["matchExpressions"]
-    return {"matchExpressions": [ours, {"key": key, "operator": operator, "values": [*values]}]}
+    (expression,) = EXCLUDING_SELECTOR["matchExpressions"]
+    return {
+        "matchExpressions": [expression, {"key": key, "operator": operator, "values": [*values]}]
+    }
 
 
 REJECTED_WEBHOOKS: Mapping[str, tuple[dict[str, Any], str]] = {
@@ -83,8 +85,8 @@ REJECTED_WEBHOOKS: Mapping[str, tuple[dict[str, Any], str]] = {
         for field, key in (("namespace", "namespace"), ("service", "name"))
     },
     **{
-        name: ({"rules": [rule(), one]}, OTHER_RULES)
-        for name, one in {
+        name: ({"rules": [rule(), extra_rule]}, OTHER_RULES)
+        for name, extra_rule in {
             "secrets": rule(resources=["secrets"]),
             "every resource": rule(resources=["*"]),
             "a subresource": rule(resources=["pods/exec"]),
@@ -94,8 +96,8 @@ REJECTED_WEBHOOKS: Mapping[str, tuple[dict[str, Any], str]] = {
         }.items()
     },
     **{
-        name: ({"namespaces": one}, OTHER_NAMESPACES)
-        for name, one in {
+        name: ({"namespaces": selector}, OTHER_NAMESPACES)
+        for name, selector in {
             "no namespace excluded": {},
             "kube-system not excluded": all_but("holdfast-system"),
             "holdfast-system not excluded": all_but("kube-system", "others"),
@@ -104,8 +106,8 @@ REJECTED_WEBHOOKS: Mapping[str, tuple[dict[str, Any], str]] = {
         }.items()
     },
     **{
-        name: ({"namespaces": one}, f"may not add or change {what} of webhooks")
-        for name, (one, what) in {
+        name: ({"namespaces": selector}, f"may not add or change {field} of webhooks")
+        for name, (selector, field) in {
             "no namespace selected": (
                 and_also(METADATA_NAME, "nowhere", operator="In"),
                 EXPRESSIONS,

@@ -18,8 +18,8 @@ class Janitor(Plugin):
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         namespace = context.review.request.namespace
-        found = self.handle.lookup.get(f"/api/v1/namespaces/{namespace}") or {}
-        edits = [SetAnnotation(SAW, found["metadata"]["uid"])]
+        manifest = self.handle.lookup.get(f"/api/v1/namespaces/{namespace}") or {}
+        edits = [SetAnnotation(SAW, manifest["metadata"]["uid"])]
         try:
             _ = self.handle.waiting
         except HandleError as exc:

@@ -17,8 +17,8 @@ from tests.e2e.secured import (
 
 @pytest.fixture(scope="package")
 def secured(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Secured]:
-    with secured_in(tmp_path_factory.mktemp("privilege")) as made:
-        yield made
+    with secured_in(tmp_path_factory.mktemp("privilege")) as installation:
+        yield installation
 
 
 @pytest.fixture

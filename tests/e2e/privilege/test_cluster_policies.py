@@ -53,10 +53,10 @@ def test_rules_without_tolerations_do_not_open_tainted_nodes(secured: Secured, m
     secured.jane(ns).create(pod("marked", {"type": mark, **MARKS[mark]}), dry_run=False)
     ns.eventually(lambda: not gates(ns.get("pod", "marked")))
     ns.eventually(lambda: refused_by_scheduler(ns, "marked"))
-    marked = ns.get("pod", "marked")["spec"]
+    spec = ns.get("pod", "marked")["spec"]
 
-    assert ROLE in json.dumps(marked["affinity"])
-    assert TAINT not in json.dumps(marked["tolerations"])
+    assert ROLE in json.dumps(spec["affinity"])
+    assert TAINT not in json.dumps(spec["tolerations"])
 
 
 @pytest.mark.usefixtures("tainted")
@@ -77,45 +77,47 @@ def test_rules_cannot_add_tolerations_at_release(
     rules = tmp_path / "holdfast.yaml"
     tolerations = "tolerations: [{key: "
     rules.write_text(RULES.replace(tolerations, f"resolveAtRelease: true, {tolerations}"))
-    mounted = secured.installed.folder / "mount-0" / "..data"
-    pair = ["--cert", str(mounted / "tls.crt"), "--key", str(mounted / "tls.key")]
-    more = {"serve": [*pair, "--port", "0"], "controller": ["--health-port", "0"]}
-    given = ["--kubeconfig", str(secured.installed.kubeconfig), "--config", str(rules)]
-    command = [sys.executable, "-m", "holdfast.webhook", process, *given, *more[process]]
-    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    folder = secured.installed.folder / "mount-0" / "..data"
+    pair = ["--cert", str(folder / "tls.crt"), "--key", str(folder / "tls.key")]
+    options = {"serve": [*pair, "--port", "0"], "controller": ["--health-port", "0"]}
+    common = ["--kubeconfig", str(secured.installed.kubeconfig), "--config", str(rules)]
+    command = [sys.executable, "-m", "holdfast.webhook", process, *common, *options[process]]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
 
-    assert done.returncode == 1
-    assert "rules[1].tolerations: cannot be added at release" in done.stderr
+    assert result.returncode == 1
+    assert "rules[1].tolerations: cannot be added at release" in result.stderr
 
 
 @pytest.mark.usefixtures("tainted")
 def test_policy_on_create_alone_misses_tolerations_added_by_update(secured: Secured) -> None:
     """With or without Holdfast, users who may update pods may add tolerations."""
-    half = secured.banned("half-closed", TOLERATING, CREATION)
-    whole = secured.banned("closed", TOLERATING, ALWAYS)
-    add = [{"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION}]
-    for ns in (half, whole):
-        chosen_by_hand = pod("by-hand", None, nodeSelector={ROLE: "edge"})
-        secured.jane(ns).create(chosen_by_hand, dry_run=False)
-    secured.jane(half).patch("by-hand", add, dry_run=False)
+    create_ns = secured.banned("half-closed", TOLERATING, CREATION)
+    update_ns = secured.banned("closed", TOLERATING, ALWAYS)
+    operations = [{"op": "add", "path": "/spec/tolerations/-", "value": TOLERATION}]
+    for ns in (create_ns, update_ns):
+        manifest = pod("by-hand", None, nodeSelector={ROLE: "edge"})
+        secured.jane(ns).create(manifest, dry_run=False)
+    secured.jane(create_ns).patch("by-hand", operations, dry_run=False)
 
-    assert node_of(half, "by-hand") == THERE
-    assert TOLERATING.message in refusal(secured.jane(whole).patch, "by-hand", add)
+    assert node_of(create_ns, "by-hand") == THERE
+    assert TOLERATING.message in refusal(secured.jane(update_ns).patch, "by-hand", operations)
 
 
 def test_policy_on_node_affinity_must_match_updates(secured: Secured) -> None:
     """A requirement that a rule adds at release counts as a change of the pod."""
-    half = secured.banned("half-free", REQUIRING, CREATION)
-    whole = secured.banned("unfree", REQUIRING, ALWAYS)
+    create_ns = secured.banned("half-free", REQUIRING, CREATION)
+    update_ns = secured.banned("unfree", REQUIRING, ALWAYS)
     marked = pod("marked", {"type": "late", "delay": "1"})
     now = pod("now", {"type": "space"})
-    for ns in (half, whole):
+    for ns in (create_ns, update_ns):
         assert REQUIRING.message in refusal(secured.jane(ns).create, now)
         secured.jane(ns).create(marked, dry_run=False)
-    assert node_of(half, "marked") == THERE
-    assert node_of(whole, "marked")
+    assert node_of(create_ns, "marked") == THERE
+    assert node_of(update_ns, "marked")
 
-    assert ROLE in json.dumps(half.get("pod", "marked")["spec"])
-    assert ROLE not in json.dumps(whole.get("pod", "marked")["spec"])
+    assert ROLE in json.dumps(create_ns.get("pod", "marked")["spec"])
+    assert ROLE not in json.dumps(update_ns.get("pod", "marked")["spec"])
     expected = f"released without what was to be added: .*{REQUIRING.message}"
-    whole.eventually(lambda: re.search(expected, json.dumps(whole.all("events.events.k8s.io"))))
+    update_ns.eventually(
+        lambda: re.search(expected, json.dumps(update_ns.all("events.events.k8s.io")))
+    )

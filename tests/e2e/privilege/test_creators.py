@@ -28,17 +28,17 @@ def test_sticky_record_does_not_bypass_a_namespaces_node_selector(secured: Secur
     """PodNodeSelector confines the namespace; the record can only restrict that further."""
     ns = secured.ns("stuck", confined=True)
     launcher = sticky_vm(ns, HERE)
-    write = {"op": "add", "path": f"/metadata/annotations/{RECORD.replace('/', '~1')}"}
-    secured.jane(ns).patch("vm", [{**write, "value": THERE}], kind="vm", dry_run=False)
+    operation = {"op": "add", "path": f"/metadata/annotations/{RECORD.replace('/', '~1')}"}
+    secured.jane(ns).patch("vm", [{**operation, "value": THERE}], kind="vm", dry_run=False)
     stored = create_as_kubevirt(ns, launcher)
 
     assert stored["spec"]["nodeSelector"] == {ZONE: "a"}
     assert THERE in json.dumps(stored["spec"]["affinity"])
     ns.eventually(lambda: refused_by_scheduler(ns, "virt-launcher-vm"))
 
-    secured.jane(ns).patch("vm", [{**write, "value": HERE}], kind="vm", dry_run=False)
-    second = {**launcher, "metadata": {**launcher["metadata"], "name": "virt-launcher-vm-2"}}
-    create_as_kubevirt(ns, second)
+    secured.jane(ns).patch("vm", [{**operation, "value": HERE}], kind="vm", dry_run=False)
+    second_pod = {**launcher, "metadata": {**launcher["metadata"], "name": "virt-launcher-vm-2"}}
+    create_as_kubevirt(ns, second_pod)
     assert node_of(ns, "virt-launcher-vm-2") == HERE
 
 
@@ -61,22 +61,22 @@ def test_pod_creator_may_set_what_placement_sets(secured: Secured, mark: str) ->
     jane = secured.jane(ns)
     jane.create(pod("marked", {"type": mark, **MARKS[mark]}), dry_run=False)
     assert node_of(ns, "marked") == THERE
-    marked = ns.get("pod", "marked")["spec"]
+    spec = ns.get("pod", "marked")["spec"]
     fields = ("affinity", "nodeSelector", "schedulerName", "tolerations")
-    by_hand = {key: marked[key] for key in fields if key in marked}
+    by_hand = {key: spec[key] for key in fields if key in spec}
     jane.create(pod("by-hand", None, **by_hand), dry_run=False)
 
     assert "affinity" in by_hand
     assert ("example.com/edge" in json.dumps(by_hand["tolerations"])) == (mark in BEARING)
-    assert chosen(ns.get("pod", "by-hand")["spec"]) == chosen(marked)
+    assert chosen(ns.get("pod", "by-hand")["spec"]) == chosen(spec)
     assert node_of(ns, "by-hand") == THERE
 
 
 def chosen(spec: Object) -> Object:
     """Return a spec without the node and the token volume, which has a random name."""
-    made = {key: value for key, value in spec.items() if key not in {"nodeName", "volumes"}}
-    containers = [{**one, "volumeMounts": []} for one in spec["containers"]]
-    return {**made, "containers": containers}
+    comparable = {key: value for key, value in spec.items() if key not in {"nodeName", "volumes"}}
+    containers = [{**container, "volumeMounts": []} for container in spec["containers"]]
+    return {**comparable, "containers": containers}
 
 
 FORBIDDEN_TO_ADMIN: dict[str, tuple[str, ...]] = {

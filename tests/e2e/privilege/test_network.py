@@ -41,20 +41,20 @@ def test_metrics_and_health_reveal_no_names(secured: Secured) -> None:
     create_as_kubevirt(ns, fake_kubevirt.launcher(instance))
     fake_kubevirt.run(ns, "hushed-vm")
     ns.eventually(lambda: fake_kubevirt.record(ns, "hushed-vm"))
-    second = fake_kubevirt.launcher(instance)
-    second["metadata"]["name"] = "virt-launcher-hushed-vm-again"
-    assert "affinity" in create_as_kubevirt(ns, second)["spec"]
+    second_pod = fake_kubevirt.launcher(instance)
+    second_pod["metadata"]["name"] = "virt-launcher-hushed-vm-again"
+    assert "affinity" in create_as_kubevirt(ns, second_pod)["spec"]
     ns.eventually(lambda: not gates(ns.get("pod", "hushed-released")))
     controller = f"http://{secured.controlling.address}"
-    inside = [secured.ask(f"/{name}") for name in ("metrics", "healthz", "readyz", "conditions")]
-    inside += [fetch(f"{controller}/{name}") for name in ("metrics", "healthz", "readyz")]
+    responses = [secured.ask(f"/{name}") for name in ("metrics", "healthz", "readyz", "conditions")]
+    responses += [fetch(f"{controller}/{name}") for name in ("metrics", "healthz", "readyz")]
 
-    assert [status for status, _ in inside] == [200] * 7
-    assert "holdfast_reviews_total" in inside[0][1]
-    assert "holdfast_release_lateness_seconds" in inside[4][1]
-    assert 'holdfast_lookup_duration_seconds_count{outcome="answered"}' in inside[0][1]
-    assert 'holdfast_vm_records_total{outcome="recorded"}' in inside[4][1]
-    assert not [text for _, text in inside if "hushed" in text or HERE in text or THERE in text]
+    assert [status for status, _ in responses] == [200] * 7
+    assert "holdfast_reviews_total" in responses[0][1]
+    assert "holdfast_release_lateness_seconds" in responses[4][1]
+    assert 'holdfast_lookup_duration_seconds_count{outcome="answered"}' in responses[0][1]
+    assert 'holdfast_vm_records_total{outcome="recorded"}' in responses[4][1]
+    assert not [text for _, text in responses if "hushed" in text or HERE in text or THERE in text]
     assert secured.ask("/")[0] == 404 == fetch(f"{controller}/")[0]
 
 
@@ -73,16 +73,16 @@ def test_forged_review_reveals_a_vms_node_only_with_its_uid(secured: Secured) ->
         return json.loads(text)["response"]
 
     guess = "00000000-0000-0000-0000-000000000000"
-    known, unknown = ask(uid=guess), ask(uid=guess, name="xx")
-    assert not known["allowed"]
-    message = known["status"]["message"].replace('"vm"', '"xx"')
-    assert message == unknown["status"]["message"], "it reveals whether there is a VM"
+    existing, missing = ask(uid=guess), ask(uid=guess, name="xx")
+    assert not existing["allowed"]
+    message = existing["status"]["message"].replace('"vm"', '"xx"')
+    assert message == missing["status"]["message"], "it reveals whether there is a VM"
     assert THERE not in message
     assert THERE in base64.b64decode(ask()["patch"]).decode(), "the UID is the key to it"
 
 
 def test_kubevirt_account_is_found_through_the_kubevirt_object(secured: Secured) -> None:
-    ns, home = secured.ns("vms-of-cnv"), secured.ns("openshift-cnv")
+    ns, cnv_ns = secured.ns("vms-of-cnv"), secured.ns("openshift-cnv")
     manifest = sticky_vm(ns, THERE)
 
     def pinned() -> list[str]:
@@ -96,11 +96,11 @@ def test_kubevirt_account_is_found_through_the_kubevirt_object(secured: Secured)
     assert pinned() == [KUBEVIRT]
     ns.plane.api.create(DEFINITIONS, vms.definition("kubevirts.kubevirt.io"))
     ns.definitions_established()
-    home.create(KUBEVIRT_OBJECT)
+    cnv_ns.create(KUBEVIRT_OBJECT)
     try:
         ns.eventually(lambda: pinned() == [STRANGER])
     finally:
-        home.kubectl("delete", "kubevirt", "kubevirt")
+        cnv_ns.kubectl("delete", "kubevirt", "kubevirt")
         ns.eventually(lambda: pinned() == [KUBEVIRT])
 
 
@@ -122,9 +122,9 @@ def test_metrics_do_not_reveal_whether_a_vm_exists(secured: Secured) -> None:
         return scrapes.changes(before, secured.ask("/metrics")[1])
 
     for path in ("/mutate", "/validate"):
-        there, absent = counted(path, "vm"), counted(path, "xx")
-        assert "holdfast_lookup_duration_seconds_count" in str(there)
-        assert there == absent
+        existing, missing = counted(path, "vm"), counted(path, "xx")
+        assert "holdfast_lookup_duration_seconds_count" in str(existing)
+        assert existing == missing
 
 
 def test_webhook_only_reads_single_vms_and_lists_kubevirts(secured: Secured) -> None:
@@ -132,20 +132,22 @@ def test_webhook_only_reads_single_vms_and_lists_kubevirts(secured: Secured) -> 
     create_as_kubevirt(ns, sticky_vm(ns, HERE))
     log = secured.installed.plane.audit_log.read_text().splitlines()
     events = [json.loads(line) for line in log if f'"{WEBHOOK}"' in line]
-    seen = {(one["verb"], one["objectRef"]["resource"]) for one in events if "objectRef" in one}
+    requests = {
+        (event["verb"], event["objectRef"]["resource"]) for event in events if "objectRef" in event
+    }
 
-    assert {("get", "virtualmachines"), ("get", "virtualmachineinstances")} <= seen
-    assert {one for one in seen if one[0] != "get"} == {("list", "kubevirts")}
+    assert {("get", "virtualmachines"), ("get", "virtualmachineinstances")} <= requests
+    assert {request for request in requests if request[0] != "get"} == {("list", "kubevirts")}
 
 
 def test_status_page_is_served_on_loopback_only(secured: Secured) -> None:
     ns = secured.ns("shown")
     ns.apply(pod("shown-held", {"delay": "1h"}))
-    here = f"http://localhost:{secured.status_port}/"
-    ns.eventually(lambda: "shown-held" in fetch(here)[1])
+    url = f"http://localhost:{secured.status_port}/"
+    ns.eventually(lambda: "shown-held" in fetch(url)[1])
 
     with socket.socket() as probe:
         assert probe.connect_ex((endpoint_address(), secured.status_port)) != 0
-    status, text = fetch(here, headers={"Host": "rebound.example.com"})
+    status, text = fetch(url, headers={"Host": "rebound.example.com"})
     assert status == 403
     assert "shown-held" not in text

@@ -31,10 +31,10 @@ def test_controller_token_permits_the_documented_changes(
     thief = secured.controller(robbed)
     hold = [{"op": "remove", "path": "/spec/schedulingGates/0"}]
     image = [{"op": "replace", "path": "/spec/containers/0/image", "value": "evil"}]
-    away = [
+    redirect = [
         {"op": "add", "path": "/webhooks/0/clientConfig", "value": {"url": "https://x.example"}}
     ]
-    everywhere = [{"op": "add", "path": "/webhooks/0/namespaceSelector", "value": {}}]
+    all_namespaces = [{"op": "add", "path": "/webhooks/0/namespaceSelector", "value": {}}]
     configuration = "mutatingwebhookconfiguration"
 
     assert "victim" in thief.kubectl("get", "pods", "--all-namespaces")
@@ -47,10 +47,10 @@ def test_controller_token_permits_the_documented_changes(
     thief.kubectl("create", "-f", "-", "--dry-run=server", stdin=yaml.safe_dump(EVENT))
     assert "spec.containers" in refusal(thief.patch, "victim", [*hold, *image])
     assert "may only register webhooks for the Service" in refusal(
-        thief.patch, "holdfast", away, kind=configuration
+        thief.patch, "holdfast", redirect, kind=configuration
     )
     assert "may only register webhooks that exclude the namespaces kube-system" in refusal(
-        thief.patch, "holdfast", everywhere, kind=configuration
+        thief.patch, "holdfast", all_namespaces, kind=configuration
     )
 
 
@@ -105,8 +105,10 @@ def test_controller_token_can_disable_webhooks_until_the_next_reconcile(
     """The controller must write conditions, and `false` is one, so no policy can reject this."""
     before = secured.installed.webhooks()
     thief = secured.controller(robbed)
-    done = [thief.patch("holdfast", change, "-o", "json", kind=kind) for kind in KINDS]
-    assert [one for each in done for one in json.loads(each).get("webhooks", ())] != before
+    outputs = [thief.patch("holdfast", change, "-o", "json", kind=kind) for kind in KINDS]
+    assert [
+        webhook for output in outputs for webhook in json.loads(output).get("webhooks", ())
+    ] != before
 
     for kind in KINDS:
         thief.patch("holdfast", change, kind=kind, dry_run=False)
@@ -135,11 +137,11 @@ def test_controller_token_cannot_block_repair_with_managed_fields(
     thief = secured.controller(robbed)
     change = [*WITHOUT_HOLDFAST["no webhooks"], filling(ETCD_LIMIT - ROOM)]
     for kind in KINDS:
-        shown = ("-o", "json", "--show-managed-fields")
-        message = thief.patch("holdfast", change, *shown, kind=kind, dry_run=False)
+        options = ("-o", "json", "--show-managed-fields")
+        message = thief.patch("holdfast", change, *options, kind=kind, dry_run=False)
         assert len(message) > ETCD_LIMIT - ROOM
     robbed.eventually(lambda: secured.installed.webhooks() == before, REPAIR)
-    (log,) = [each.log for each in secured.installed.controllers]
+    (log,) = [controller.log for controller in secured.installed.controllers]
     assert log.read_text().count("removing managedFields, which leave no room") == len(KINDS)
 
 
@@ -154,8 +156,12 @@ def test_controller_token_can_have_pods_and_workloads_rejected(
 ) -> None:
     """Including those without Holdfast annotations."""
     validating = KINDS[-1]
-    found = secured.installed.webhooks()
-    names = [one["name"] for one in found if one["name"].endswith("templates.holdfast.dev")]
+    webhooks = secured.installed.webhooks()
+    names = [
+        webhook["name"]
+        for webhook in webhooks
+        if webhook["name"].endswith("templates.holdfast.dev")
+    ]
     template = {"metadata": {"labels": {"a": "b"}}, "spec": pod("refused")["spec"]}
     workload = {
         "apiVersion": "apps/v1",
@@ -164,28 +170,28 @@ def test_controller_token_can_have_pods_and_workloads_rejected(
         "spec": {"selector": {"matchLabels": {"a": "b"}}, "template": template},
     }
 
-    def is_rejected(one: Object) -> bool:
+    def is_rejected(manifest: Object) -> bool:
         for kind in KINDS:
             tamper(secured, robbed, kind, REJECT_PODS)
         for number in range(1, 1 + len(names)):
             tamper(secured, robbed, validating, reject_workloads(number))
-        return UNCALLED in refusal(robbed.apply, one, dry_run=True)
+        return UNCALLED in refusal(robbed.apply, manifest, dry_run=True)
 
     robbed.eventually(lambda: is_rejected(pod("refused")))
     robbed.eventually(lambda: is_rejected(workload))
     robbed.eventually(robbed.holds_pods, REPAIR)
-    robbed.eventually(lambda: secured.installed.webhooks() == found, REPAIR)
+    robbed.eventually(lambda: secured.installed.webhooks() == webhooks, REPAIR)
 
 
 def test_controller_token_can_take_the_lease(secured: Secured, robbed: Namespace) -> None:
     """As long as it does, no controller releases pods or restores configurations."""
     thief = secured.controller(robbed)
-    named = ("lease", "holdfast-controller", "-n", NAMESPACE)
+    arguments = ("lease", "holdfast-controller", "-n", NAMESPACE)
     robbed.apply(pod("kept", {"delay": "1"}))
 
     def steal() -> bool:
         """Take the Lease; False where the leader has renewed it since it was read."""
-        lease = json.loads(thief.kubectl("get", *named, "-o", "json"))
+        lease = json.loads(thief.kubectl("get", *arguments, "-o", "json"))
         now = datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
         lease["spec"] |= {"holderIdentity": "thief", "renewTime": now, "leaseDurationSeconds": 12}
         try:

@@ -83,7 +83,9 @@ def test_tokens_have_only_cluster_roles_in_other_namespaces(
 ) -> None:
     """In Holdfast's namespace the controller has more rights, but the webhook does not."""
     webhook, controller = secured.webhook(robbed), secured.controller(robbed)
-    elsewhere, at_home = (rights(controller, each) for each in (robbed.namespace, NAMESPACE))
+    other_rights, own_rights = (
+        rights(controller, namespace) for namespace in (robbed.namespace, NAMESPACE)
+    )
     webhooks = rights(webhook, robbed.namespace)
 
     assert {line.partition(" ")[0] for line in webhooks} == {
@@ -93,7 +95,7 @@ def test_tokens_have_only_cluster_roles_in_other_namespaces(
     }
     assert all(line.endswith(("[get]", "[list]")) for line in webhooks)
     assert webhooks == rights(webhook, NAMESPACE)
-    assert {line.partition(" ")[0] for line in elsewhere} == {
+    assert {line.partition(" ")[0] for line in other_rights} == {
         "pods",
         "controllerrevisions.apps",
         "daemonsets.apps",
@@ -112,8 +114,8 @@ def test_tokens_have_only_cluster_roles_in_other_namespaces(
         "virtualmachineinstances.kubevirt.io",
         "virtualmachineinstancemigrations.kubevirt.io",
     }
-    assert elsewhere < at_home
-    assert {line.partition(" ")[0] for line in at_home - elsewhere} == {
+    assert other_rights < own_rights
+    assert {line.partition(" ")[0] for line in own_rights - other_rights} == {
         "leases.coordination.k8s.io",
         "secrets",
         "deployments.apps",

@@ -22,8 +22,8 @@ def vm_ns(kubevirt: ControlPlane) -> Namespace:
 def apart(
     kubevirt: ControlPlane, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[TwoProcesses]:
-    with TwoProcesses(kubevirt, tmp_path_factory.mktemp("apart")) as running:
-        yield running
+    with TwoProcesses(kubevirt, tmp_path_factory.mktemp("apart")) as processes:
+        yield processes
 
 
 @pytest.fixture

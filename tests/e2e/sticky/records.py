@@ -39,8 +39,8 @@ def kept(ns: Namespace) -> list[str]:
     ]
 
 
-def run_again(ns: Namespace, old: Object) -> Object:
-    return vms.landed(ns, other_than=vms.uid(old))
+def run_again(ns: Namespace, old_pod: Object) -> Object:
+    return vms.landed(ns, other_than=vms.uid(old_pod))
 
 
 def notes(ns: Namespace, kind: str, reason: str) -> list[str]:

@@ -16,10 +16,10 @@ pytestmark = pytest.mark.xdist_group("kubevirt")
 def test_vm_moves_without_holdfast(vm_ns: Namespace) -> None:
     vm_ns.create(vms.vm())
     pod = vms.landed(vm_ns)
-    first = vms.node_of(pod)
-    with vms.avoided(vm_ns, first):
+    first_node = vms.node_of(pod)
+    with vms.avoided(vm_ns, first_node):
         vms.delete_run(vm_ns)
-        assert vms.node_of(run_again(vm_ns, pod)) != first
+        assert vms.node_of(run_again(vm_ns, pod)) != first_node
 
 
 def test_vm_running_before_holdfast_is_recorded_at_startup(
@@ -28,13 +28,13 @@ def test_vm_running_before_holdfast_is_recorded_at_startup(
     vm_ns.create(vms.vm())
     vm_ns.create(vms.vm("free", {"holdfast.dev/sticky": "false"}))
     pod = vms.landed(vm_ns)
-    free = vms.landed(vm_ns, "free")
+    free_pod = vms.landed(vm_ns, "free")
     with TwoProcesses(kubevirt, tmp_path):
         vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(pod))
         assert record(vm_ns, "free") == ""
 
         vm_ns.kubectl("annotate", "vm", "free", "--overwrite", "holdfast.dev/sticky=true")
-        vm_ns.eventually(lambda: record(vm_ns, "free") == vms.node_of(free))
+        vm_ns.eventually(lambda: record(vm_ns, "free") == vms.node_of(free_pod))
 
 
 def test_record_uses_the_configured_annotation(

@@ -62,8 +62,8 @@ def report_source(ns: Namespace, node: str) -> None:
     """Have the VMI report another source of its migration, as KubeVirt's virt-handler may."""
     patch = json.dumps({"status": {"migrationState": {"sourceNode": node}}})
     account = "system:serviceaccount:kubevirt:kubevirt-handler"
-    acting = (f"--as={account}", "--as-group=system:masters")
-    ns.kubectl("patch", "vmi", FEDORA, "--type=merge", "-p", patch, *acting)
+    options = (f"--as={account}", "--as-group=system:masters")
+    ns.kubectl("patch", "vmi", FEDORA, "--type=merge", "-p", patch, *options)
 
 
 @pytest.mark.parametrize("source", ["recorded", "in another cluster"])
@@ -119,19 +119,21 @@ def test_vm_running_on_an_unrecorded_node_is_reported(
 ) -> None:
     vm_ns.create(vms.vm())
     pod = landed_and_recorded(vm_ns)
-    first = vms.node_of(pod)
+    first_node = vms.node_of(pod)
     set_sticky(vm_ns, "false")
-    with vms.avoided(vm_ns, first):
+    with vms.avoided(vm_ns, first_node):
         vms.delete_run(vm_ns)
         pod = run_again(vm_ns, pod)
-    second = vms.node_of(pod)
-    assert second != first
+    second_node = vms.node_of(pod)
+    assert second_node != first_node
     set_sticky(vm_ns, "true")
     vm_ns.eventually(lambda: notes(vm_ns, "VirtualMachine", "StickyNodeDiffers"))
     (note,) = notes(vm_ns, "VirtualMachine", "StickyNodeDiffers")
-    assert note.startswith(f"the VM runs on {second}, but starts on {first} the next time")
-    assert record(vm_ns) == first
-    assert f"{second} (differs)" in command(vm_ns, "sticky", "list")
+    assert note.startswith(
+        f"the VM runs on {second_node}, but starts on {first_node} the next time"
+    )
+    assert record(vm_ns) == first_node
+    assert f"{second_node} (differs)" in command(vm_ns, "sticky", "list")
 
     _, target = vms.migrate(vm_ns)
     vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target))
@@ -144,12 +146,12 @@ def test_cancelled_migration_does_not_change_the_record(
     vm_ns.create(vms.vm())
     pod = landed_and_recorded(vm_ns)
     with cordoned(vm_ns, *(node for node in vms.NODES if node != vms.node_of(pod))):
-        made = vm_ns.create(vms.migration("nowhere", FEDORA))
+        migration = vm_ns.create(vms.migration("nowhere", FEDORA))
         vm_ns.eventually(lambda: len(vms.launchers(vm_ns, FEDORA)) == 2)
         vm_ns.kubectl("delete", "vmim", "nowhere", "--wait=false")
         vm_ns.eventually(lambda: vm_ns.find("vmim", "nowhere") is None)
     vm_ns.eventually(lambda: kept(vm_ns) == [])
 
-    assert made["metadata"]["name"] == "nowhere"
+    assert migration["metadata"]["name"] == "nowhere"
     assert record(vm_ns) == vms.node_of(pod)
     assert vms.uid(vms.landed(vm_ns)) == vms.uid(pod)

@@ -89,5 +89,5 @@ def test_cleared_record_of_a_pool_vm_stays_cleared(
     vm_ns.kubectl("annotate", "vm", POOL[0], f"{RECORD}-")
     change_pool(vm_ns, metadata={"annotations": {"team": "a"}})
     vm_ns.eventually(lambda: has_team(vm_ns))
-    found = annotated(vm_ns, POOL[0])
-    assert (RECORD in found, RECORD_UID in found) == (False, True)
+    annotations = annotated(vm_ns, POOL[0])
+    assert (RECORD in annotations, RECORD_UID in annotations) == (False, True)

@@ -27,18 +27,18 @@ TIMES = 20
 def test_vm_returns_to_its_node_20_times_of_20(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     vm_ns.create(vms.vm())
     pod = landed_and_recorded(vm_ns)
-    first, nodes = vms.node_of(pod), []
-    with vms.avoided(vm_ns, first):
+    first_node, nodes = vms.node_of(pod), []
+    with vms.avoided(vm_ns, first_node):
         for _ in range(TIMES):
             vms.delete_run(vm_ns)
             pod = run_again(vm_ns, pod)
             nodes.append(vms.node_of(pod))
 
-    assert nodes == [first] * TIMES
+    assert nodes == [first_node] * TIMES
     assert annotated(vm_ns)[RECORD_UID] == vms.uid(vm_ns.get("vm", FEDORA))
     prefix = "recorded node"
     assert notes(vm_ns, "VirtualMachine", "StickyNodeRecorded") == [
-        f"{prefix} {first}: the VM starts there again"
+        f"{prefix} {first_node}: the VM starts there again"
     ]
     assert notes(vm_ns, "Pod", "StickyNodeRecorded") != []
 
@@ -60,12 +60,14 @@ def test_clone_gets_its_own_record(vm_ns: Namespace, holdfast: TwoProcesses) -> 
         vm_ns.create(vms.vm(annotations={RECORD: "node-1", RECORD_UID: "of-another-vm"}))
         pod = vms.landed(vm_ns)
         assert vms.node_of(pod) != "node-1"
-        own = vms.uid(vm_ns.get("vm", FEDORA))
-        vm_ns.eventually(lambda: annotated(vm_ns).get(RECORD_UID) == own)
+        vm_uid = vms.uid(vm_ns.get("vm", FEDORA))
+        vm_ns.eventually(lambda: annotated(vm_ns).get(RECORD_UID) == vm_uid)
         assert record(vm_ns) == vms.node_of(pod)
 
 
-@pytest.mark.parametrize("end", [restart, delete_vmi, delete_all], ids=lambda one: one.__name__)
+@pytest.mark.parametrize(
+    "end", [restart, delete_vmi, delete_all], ids=lambda action: action.__name__
+)
 def test_node_of_vm_stopped_without_a_controller_is_recorded(
     vm_ns: Namespace, holdfast: TwoProcesses, end: Callable[[Namespace], None]
 ) -> None:
@@ -92,9 +94,9 @@ def test_vmi_with_another_name_is_not_recorded(vm_ns: Namespace, holdfast: TwoPr
     victim, forged = vm_ns.create(vms.vm(run_strategy="Halted")), vms.vmi("forged")
     forged["metadata"]["ownerReferences"] = [fake_kubevirt.owned_by(victim)]
     vm_ns.create(forged)
-    elsewhere = vms.node_of(vms.landed(vm_ns, "forged"))
+    other_node = vms.node_of(vms.landed(vm_ns, "forged"))
     assert (kept(vm_ns), record(vm_ns)) == ([], "")
-    with vms.avoided(vm_ns, elsewhere):
+    with vms.avoided(vm_ns, other_node):
         vms.start(vm_ns)
-        own = vms.node_of(landed_and_recorded(vm_ns))
-    assert own != elsewhere
+        own_node = vms.node_of(landed_and_recorded(vm_ns))
+    assert own_node != other_node

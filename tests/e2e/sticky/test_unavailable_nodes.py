@@ -55,10 +55,10 @@ def not_ready(ns: Namespace, node: str) -> Iterator[None]:
 @contextmanager
 def removed(ns: Namespace, node: str) -> Iterator[None]:
     """Delete a node and its pods; recreate it with the same name afterwards."""
-    kept_keys = ("name", "labels", "annotations")
-    seen = ns.get("node", node)
-    metadata = {key: seen["metadata"][key] for key in kept_keys}
-    status = {key: seen["status"][key] for key in ("capacity", "allocatable", "nodeInfo")}
+    keys = ("name", "labels", "annotations")
+    stored = ns.get("node", node)
+    metadata = {key: stored["metadata"][key] for key in keys}
+    status = {key: stored["status"][key] for key in ("capacity", "allocatable", "nodeInfo")}
     ns.kubectl("delete", "node", node)
     try:
         yield
@@ -91,8 +91,8 @@ def test_vm_waits_for_its_node_and_reports_why(
         vm_ns.eventually(lambda: notes(vm_ns, "Pod", "StickyNodeUnavailable"))
         (note,) = set(notes(vm_ns, "VirtualMachine", "StickyNodeUnavailable"))
         assert note.startswith(f"the VM waits for its node {node}, {why}")
-        starting = f"VM {vm_ns.namespace}/{FEDORA} is starting: its pod keeps the node"
-        vm_ns.eventually(lambda: starting in command(vm_ns, "sticky", "set", FEDORA, node))
+        message = f"VM {vm_ns.namespace}/{FEDORA} is starting: its pod keeps the node"
+        vm_ns.eventually(lambda: message in command(vm_ns, "sticky", "set", FEDORA, node))
         assert record(vm_ns) == node
     assert vms.node_of(run_again(vm_ns, pod)) == node
 
@@ -171,23 +171,23 @@ def test_vm_that_never_ran_is_not_pinned(vm_ns: Namespace, holdfast: TwoProcesse
             lambda: (vm_ns.find("vmi", FEDORA) or {}).get("status", {}).get("nodeName")
         )
         (pod,) = vms.launchers(vm_ns, FEDORA)
-        name, first = pod["metadata"]["name"], vms.node_of(pod)
-        expected = f"{first} is recorded once the VM runs; if it ends before, no node is"
+        name, first_node = pod["metadata"]["name"], vms.node_of(pod)
+        expected = f"{first_node} is recorded once the VM runs; if it ends before, no node is"
         assert expected in command(vm_ns, "explain", name)
         assert (kept(vm_ns), record(vm_ns)) == ([name], "")
-        vm_ns.kubectl("cordon", first)
+        vm_ns.kubectl("cordon", first_node)
         vms.delete_run(vm_ns)
         vm_ns.eventually(lambda: kept(vm_ns) != [name])
     finally:
         handler.restart()
     try:
-        second = vms.node_of(run_again(vm_ns, pod))
+        second_node = vms.node_of(run_again(vm_ns, pod))
     finally:
-        vm_ns.kubectl("uncordon", first)
-    assert second != first
-    vm_ns.eventually(lambda: record(vm_ns) == second)
+        vm_ns.kubectl("uncordon", first_node)
+    assert second_node != first_node
+    vm_ns.eventually(lambda: record(vm_ns) == second_node)
     (note,) = notes(vm_ns, "Pod", "StickyNodeNotRecorded")
-    assert note.endswith(f"because the VM ended before it ran; it was on {first}")
+    assert note.endswith(f"because the VM ended before it ran; it was on {first_node}")
 
 
 @pytest.mark.slow

@@ -16,34 +16,34 @@ pytestmark = pytest.mark.xdist_group("kubevirt")
 def test_user_moves_a_vm_and_clears_its_record(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     vm_ns.create(vms.vm())
     pod = landed_and_recorded(vm_ns)
-    first = vms.node_of(pod)
-    second = next(node for node in vms.NODES if node != first)
-    vm_ns.kubectl("annotate", "vm", FEDORA, "--overwrite", f"{RECORD}={second}")
+    first_node = vms.node_of(pod)
+    second_node = next(node for node in vms.NODES if node != first_node)
+    vm_ns.kubectl("annotate", "vm", FEDORA, "--overwrite", f"{RECORD}={second_node}")
     vms.delete_run(vm_ns)
     pod = run_again(vm_ns, pod)
-    assert (vms.node_of(pod), record(vm_ns)) == (second, second)
+    assert (vms.node_of(pod), record(vm_ns)) == (second_node, second_node)
     vm_ns.eventually(lambda: kept(vm_ns) == [])
 
     vm_ns.kubectl("annotate", "vm", FEDORA, f"{RECORD}-")
     holdfast.controller.kill()
     holdfast.controller.start()
     assert record(vm_ns) == ""
-    with vms.avoided(vm_ns, second):
+    with vms.avoided(vm_ns, second_node):
         vms.delete_run(vm_ns)
         pod = run_again(vm_ns, pod)
-    assert vms.node_of(pod) != second
+    assert vms.node_of(pod) != second_node
     vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(pod))
 
 
 def test_user_moves_the_vms_of_a_node(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     vm_ns.create(vms.vm())
     pod = landed_and_recorded(vm_ns)
-    old, new, *_ = sorted(vms.NODES, key=lambda node: node != vms.node_of(pod))
-    command(vm_ns, "sticky", "move", "--from", old, "--to", new, "--yes")
-    with vms.avoided(vm_ns, new):
+    old_node, new_node, *_ = sorted(vms.NODES, key=lambda node: node != vms.node_of(pod))
+    command(vm_ns, "sticky", "move", "--from", old_node, "--to", new_node, "--yes")
+    with vms.avoided(vm_ns, new_node):
         vms.delete_run(vm_ns)
-        assert vms.node_of(run_again(vm_ns, pod)) == new
-    assert record(vm_ns) == new
+        assert vms.node_of(run_again(vm_ns, pod)) == new_node
+    assert record(vm_ns) == new_node
 
 
 def test_removed_finalizer_loses_only_the_node_of_a_stopped_vm(
@@ -54,11 +54,11 @@ def test_removed_finalizer_loses_only_the_node_of_a_stopped_vm(
     for name in ("runs", "gone"):
         vm_ns.create(vms.vm(name))
         pod = vms.landed(vm_ns, name)
-        finalizers = json.dumps({"metadata": {"finalizers": None}})
-        vm_ns.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", finalizers)
-    running = vms.landed(vm_ns, "runs")
+        patch = json.dumps({"metadata": {"finalizers": None}})
+        vm_ns.kubectl("patch", "pod", pod["metadata"]["name"], "--type=merge", "-p", patch)
+    running_pod = vms.landed(vm_ns, "runs")
     vms.stop(vm_ns, "gone")
     holdfast.controller.start()
 
-    vm_ns.eventually(lambda: record(vm_ns, "runs") == vms.node_of(running))
+    vm_ns.eventually(lambda: record(vm_ns, "runs") == vms.node_of(running_pod))
     assert record(vm_ns, "gone") == ""

@@ -109,7 +109,7 @@ def writes_blindly() -> None:
 
 def goes_by_names() -> None:
     """Pods are identified by name only: a recreated pod keeps the due time of the first one."""
-    original, first = scheduler.ReleaseScheduler.upsert, dict[Any, int]()
+    original, first_due_ms = scheduler.ReleaseScheduler.upsert, dict[Any, int]()
 
     def upsert(
         self: scheduler.ReleaseScheduler,
@@ -118,7 +118,7 @@ def goes_by_names() -> None:
         *args: Any,
         watched: bool,
     ) -> PendingRelease | None:
-        due_ms = first.setdefault(key, fresh.due_ms)
+        due_ms = first_due_ms.setdefault(key, fresh.due_ms)
         return original(self, key, fresh._replace(due_ms=due_ms), *args, watched=watched)
 
     put(scheduler.ReleaseScheduler, upsert)
@@ -192,11 +192,11 @@ def leaks() -> None:
         *,
         timeout: float = releaser.RELEASE_TIMEOUT,
     ) -> releaser.Attempt:
-        leaked.append(os.open(os.devnull, os.O_RDONLY))
+        descriptors.append(os.open(os.devnull, os.O_RDONLY))
         threading.Thread(target=threading.Event().wait, daemon=True).start()
         return original(self, key, held, timeout=timeout)
 
-    leaked: list[int] = []
+    descriptors: list[int] = []
     put(releaser.Releaser, release)
 
 
@@ -205,8 +205,8 @@ def never_repairs() -> None:
     original, published = reconciler.WebhookReconciler._ensure, threading.Event()
 
     def _ensure(self: Any, now: Any) -> None:
-        live = [listing.one(self.api, path, dict[str, Any]) or {} for path in self._paths]
-        if all(map(drift.ours, live)):
+        configurations = [listing.one(self.api, path, dict[str, Any]) or {} for path in self._paths]
+        if all(map(drift.ours, configurations)):
             published.set()
         if not published.is_set():
             original(self, now)

@@ -45,8 +45,8 @@ def fails_open() -> None:
 
     def configurations(self: Any, pipeline: Any) -> Any:
         objects = original(self, pipeline)
-        for each in objects.values():
-            for webhook in each["webhooks"]:
+        for configuration in objects.values():
+            for webhook in configuration["webhooks"]:
                 webhook["failurePolicy"] = "Ignore"
         return objects
 
@@ -108,8 +108,12 @@ def adds_again() -> None:
             return False
 
     def terms(pod: Any) -> Any:
-        found, caller = original(pod), sys._getframe(1).f_code.co_name
-        return [NeverContains(one) for one in found] if found and caller == "operations" else found
+        pod_terms, caller = original(pod), sys._getframe(1).f_code.co_name
+        return (
+            [NeverContains(term) for term in pod_terms]
+            if pod_terms and caller == "operations"
+            else pod_terms
+        )
 
     put(node_affinity, terms)
 

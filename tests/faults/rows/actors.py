@@ -33,38 +33,40 @@ def foreign_gates(scenario: Scenario) -> None:
     count = 6 if scenario.short else 40
     gate = {"name": FOREIGN}
     names = [f"{own_prefix(scenario)}{number}" for number in range(count)]
-    before, after = names[: count // 2], names[count // 2 :]
+    names_before, names_after = names[: count // 2], names[count // 2 :]
 
-    def add(seen: Object) -> list[Object]:
-        if seen["metadata"].get("name") not in after or FOREIGN in gates(seen):
+    def add(manifest: Object) -> list[Object]:
+        if manifest["metadata"].get("name") not in names_after or FOREIGN in gates(manifest):
             return []
         return [{"op": "add", "path": "/spec/schedulingGates/-", "value": gate}]
 
-    first = [pod(name, {"delay": "6"}, schedulingGates=[gate]) for name in before]
-    last = [pod(name, {"delay": "6"}) for name in after]
+    manifests_before = [pod(name, {"delay": "6"}, schedulingGates=[gate]) for name in names_before]
+    manifests_after = [pod(name, {"delay": "6"}) for name in names_after]
 
     def is_called() -> bool:
-        (seen,) = scenario.ns.create_pods(last[:1], dry_run=True)
-        return gates(seen) == [GATE, FOREIGN]
+        (manifest,) = scenario.ns.create_pods(manifests_after[:1], dry_run=True)
+        return gates(manifest) == [GATE, FOREIGN]
 
     with other_webhook(scenario.testbed.plane, "zz-gates", add):
         scenario.eventually(is_called)
-        made = scenario.ns.create_pods([*first, *last])
-        scenario.own |= due_times(made)
-    misplaced = [one for one in made if gates(one) != expected_gates(one, before)]
-    scenario.check("pods without both gates in order", len(misplaced))
-    remove_gate(scenario, before, FOREIGN)
+        pods = scenario.ns.create_pods([*manifests_before, *manifests_after])
+        scenario.own |= due_times(pods)
+    wrong_pods = [
+        manifest for manifest in pods if gates(manifest) != expected_gates(manifest, names_before)
+    ]
+    scenario.check("pods without both gates in order", len(wrong_pods))
+    remove_gate(scenario, names_before, FOREIGN)
     seconds = scenario.eventually(lambda: not pods_with_gate(scenario, GATE))
     scenario.check("seconds until our gates were removed", seconds, BOUND)
-    left = set(pods_with_gate(scenario, FOREIGN))
-    scenario.check("other gates removed with ours", len(set(after) - left))
-    scenario.check("other gates that came back", len(set(before) & left))
-    remove_gate(scenario, after, FOREIGN)
+    gated_names = set(pods_with_gate(scenario, FOREIGN))
+    scenario.check("other gates removed with ours", len(set(names_after) - gated_names))
+    scenario.check("other gates that came back", len(set(names_before) & gated_names))
+    remove_gate(scenario, names_after, FOREIGN)
 
 
-def expected_gates(seen: Object, before: Container[str]) -> list[str]:
+def expected_gates(manifest: Object, names_before: Container[str]) -> list[str]:
     """Return the gates that a pod is to have, in order."""
-    return [FOREIGN, GATE] if seen["metadata"]["name"] in before else [GATE, FOREIGN]
+    return [FOREIGN, GATE] if manifest["metadata"]["name"] in names_before else [GATE, FOREIGN]
 
 
 @FAULTS.row("gate-stripped", broken="never-forgets", caught_by="releases of pods not held")
@@ -72,11 +74,11 @@ def stripped(scenario: Scenario) -> None:
     """Remove our gate from pods by hand."""
     names = [f"{own_prefix(scenario)}{number}" for number in range(6 if scenario.short else 40)]
     delay = scenario.long_or_short(40, 12)
-    made = scenario.ns.create_pods(pod(name, {"delay": f"{delay:.0f}"}) for name in names)
-    times = [created(one) for one in made]
+    pods = scenario.ns.create_pods(pod(name, {"delay": f"{delay:.0f}"}) for name in names)
+    creation_times = [created(manifest) for manifest in pods]
     remove_gate(scenario, names, GATE)
-    due = max(times) + delay
-    scenario.check("seconds until all gates were removed", time.time() - min(times), delay)
+    due = max(creation_times) + delay
+    scenario.check("seconds until all gates were removed", time.time() - min(creation_times), delay)
     audit, namespace = scenario.testbed.audit, scenario.ns.namespace
 
     def scheduled() -> bool:
@@ -99,24 +101,24 @@ def recreated(scenario: Scenario) -> None:
     """Delete held pods, and create pods with the same names and a longer delay."""
     names = [f"{own_prefix(scenario)}{number}" for number in range(6 if scenario.short else 40)]
     # kubectl deletes forty pods in up to eight seconds, before any is due
-    first, second = (8, 14) if scenario.short else (20, 30)
-    scenario.ns.create_pods(pod(name, {"delay": str(first)}) for name in names)
+    first_delay, second_delay = (8, 14) if scenario.short else (20, 30)
+    scenario.ns.create_pods(pod(name, {"delay": str(first_delay)}) for name in names)
     scenario.wait(2)
     scenario.ns.kubectl("delete", "pods", *names, "--grace-period=0", "--force")
-    made = scenario.ns.create_pods(pod(name, {"delay": str(second)}) for name in names)
-    scenario.own |= due_times(made)
-    since = {one["metadata"]["name"]: created(one) for one in made}
+    pods = scenario.ns.create_pods(pod(name, {"delay": str(second_delay)}) for name in names)
+    scenario.own |= due_times(pods)
+    creation_times = {manifest["metadata"]["name"]: created(manifest) for manifest in pods}
     seconds = scenario.eventually(lambda: not pods_with_gate(scenario, GATE), BOUND)
     scenario.check("seconds until the pods were released", seconds, BOUND)
     scenario.testbed.audit.read()
     releases = scenario.testbed.audit.releases
-    early = [
+    early_names = [
         name
-        for name, at in since.items()
-        for one in releases[scenario.ns.namespace, name]
-        if one.succeeded and at <= one.at < at + second
+        for name, creation_time in creation_times.items()
+        for write in releases[scenario.ns.namespace, name]
+        if write.succeeded and creation_time <= write.at < creation_time + second_delay
     ]
-    scenario.check("pods released at their former due time", len(early))
+    scenario.check("pods released at their former due time", len(early_names))
 
 
 @FAULTS.row(
@@ -136,14 +138,14 @@ def rejected(scenario: Scenario) -> None:
         with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
             return bool(msgspec.json.decode(cluster.request("GET", path, query=query))["items"])
 
-    def decide(seen: Object) -> list[Object] | str:
-        is_own = seen["metadata"]["name"].startswith(own_prefix(scenario))
-        allowed = gates(seen) or seen["spec"].get("nodeName") or not is_own
+    def decide(manifest: Object) -> list[Object] | str:
+        is_own = manifest["metadata"]["name"].startswith(own_prefix(scenario))
+        allowed = gates(manifest) or manifest["spec"].get("nodeName") or not is_own
         return [] if allowed else "closed for two minutes"
 
     with other_webhook(scenario.testbed.plane, "closed", decide, operations=("UPDATE",)):
-        made = scenario.ns.create_pods(pod(name, {"delay": "8"}) for name in names)
-        scenario.own |= due_times(made)
+        pods = scenario.ns.create_pods(pod(name, {"delay": "8"}) for name in names)
+        scenario.own |= due_times(pods)
         scenario.check(
             "seconds until an Event was recorded", scenario.eventually(is_recorded, BOUND), BOUND
         )
@@ -162,27 +164,29 @@ def hanging(scenario: Scenario) -> None:
     """Have a validating webhook hang and time out when pods of one namespace are released."""
     plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-hangs"
     scenario.extra_namespaces.append(name)
-    ns, over = type(scenario.ns).create_new(plane, name), threading.Event()
+    ns, stop = type(scenario.ns).create_new(plane, name), threading.Event()
 
     def decide(_: Object) -> list[Object]:
-        over.wait(HANG_SECONDS)
+        stop.wait(HANG_SECONDS)
         return []
 
     names = [f"{own_prefix(scenario)}{number}" for number in range(HANGING)]
     with other_webhook(plane, "hangs", decide, operations=("UPDATE",), namespaces=[name]):
-        due = due_times(ns.create_pods(pod(one, {"delay": "8"}) for one in names))
+        due = due_times(ns.create_pods(pod(pod_name, {"delay": "8"}) for pod_name in names))
         scenario.own |= due
         since = max(due.values())
         scenario.wait(max(0.0, since - time.time()))
         scenario.wait(60, 25)
         until = time.time()
         scenario.testbed.audit.read()
-        late = lateness(scenario, since, until)
-        left = len(held_pods(ns))
-    over.set()
-    scenario.figures["held while the webhook hung"] = left
-    scenario.check("no releases hung", int(not left))
-    scenario.check("seconds late in other namespaces", max(late, default=2 * MAX_LATE), MAX_LATE)
+        late_seconds = lateness(scenario, since, until)
+        held_count = len(held_pods(ns))
+    stop.set()
+    scenario.figures["held while the webhook hung"] = held_count
+    scenario.check("no releases hung", int(not held_count))
+    scenario.check(
+        "seconds late in other namespaces", max(late_seconds, default=2 * MAX_LATE), MAX_LATE
+    )
     seconds = scenario.eventually(lambda: not held_pods(ns), BOUND)
     scenario.check("seconds until the pods were released", seconds, BOUND)
 
@@ -191,14 +195,16 @@ def lateness(scenario: Scenario, since: float, until: float) -> list[float]:
     """Return the lateness of the load's pods that were due within a span, in seconds."""
     scenario.testbed.audit.read()
     releases, namespace = scenario.testbed.audit.releases, scenario.load.namespace
-    found = []
+    late_seconds = []
     for name, due in list(scenario.load.due.items()):
         if since <= due <= until:
-            ended = [one.ended for one in releases[namespace, name] if one.succeeded]
-            found.append(min([until, *ended]) - due)
-    return found
+            end_times = [write.ended for write in releases[namespace, name] if write.succeeded]
+            late_seconds.append(min([until, *end_times]) - due)
+    return late_seconds
 
 
 def held_pods(ns: Namespace) -> list[str]:
     """Return the names of the pods in a namespace that have our gate."""
-    return [str(one["metadata"]["name"]) for one in ns.all("pods") if GATE in gates(one)]
+    return [
+        str(manifest["metadata"]["name"]) for manifest in ns.all("pods") if GATE in gates(manifest)
+    ]

@@ -38,8 +38,8 @@ LOOKUP_FAILED = "could not look up what it needs"
 def restarted(scenario: Scenario) -> None:
     """Restart the API server three times, as in an upgrade and after a crash."""
     server = scenario.testbed.plane.process(API_SERVER)
-    for end in (server.stop, server.kill, server.stop)[: 1 if scenario.short else 3]:
-        end()
+    for action in (server.stop, server.kill, server.stop)[: 1 if scenario.short else 3]:
+        action()
         scenario.wait(2)
         server.start()
         server.wait_ready(START_SECONDS)
@@ -86,31 +86,31 @@ def busy(scenario: Scenario) -> None:
     proxy = scenario.testbed.proxy
     early_retries = proxy.early_retries
     for status in (429, 503):
-        before = proxy.injected[status]
+        injected_count = proxy.injected[status]
         proxy.turn(status=status)
         check_vm_pods_rejected(scenario)
         scenario.wait(45, 6)
-        scenario.check(f"no {status} response sent", int(proxy.injected[status] == before))
+        scenario.check(f"no {status} response sent", int(proxy.injected[status] == injected_count))
     recover(scenario)
     scenario.check("releases retried before Retry-After", proxy.early_retries - early_retries)
 
 
 def check_vm_pods_rejected(scenario: Scenario) -> None:
     """Check that a VM's pod is rejected while its VM cannot be looked up."""
-    admitted = 0
+    admitted_count = 0
 
     def is_rejected() -> bool:
-        nonlocal admitted
+        nonlocal admitted_count
         try:
             scenario.testbed.vm_load.dry_run_pod()
         except ControlPlaneError as exc:
             return LOOKUP_FAILED in str(exc)
-        admitted += 1
+        admitted_count += 1
         return False
 
     seconds = scenario.eventually(is_rejected)
     scenario.check("seconds until a VM pod without a lookup was rejected", seconds, BOUND)
-    scenario.check("VM pods admitted without a lookup", admitted)
+    scenario.check("VM pods admitted without a lookup", admitted_count)
 
 
 def recover(scenario: Scenario) -> None:
@@ -134,9 +134,9 @@ def silent(scenario: Scenario) -> None:
 
     Nothing repairs the watches, so each release counts from its own due time.
     """
-    muted = scenario.testbed.proxy.mute()
-    scenario.check("no open watch to silence", int(not muted))
-    scenario.figures["watches silenced"] = muted
+    muted_watches = scenario.testbed.proxy.mute()
+    scenario.check("no open watch to silence", int(not muted_watches))
+    scenario.figures["watches silenced"] = muted_watches
     scenario.wait(60, WATCHES_RENEWED)
 
 
@@ -144,13 +144,15 @@ def silent(scenario: Scenario) -> None:
 def gone(scenario: Scenario) -> None:
     """Expire every watch."""
     proxy = scenario.testbed.proxy
-    before = proxy.injected[GONE]
+    injected_count = proxy.injected[GONE]
     proxy.turn(expired=True)
     proxy.cut()
     scenario.wait(60, 8)
     proxy.turn()
     # as a status, and as an event
-    scenario.check("kinds of watch expiry not sent", max(0, 2 - (proxy.injected[GONE] - before)))
+    scenario.check(
+        "kinds of watch expiry not sent", max(0, 2 - (proxy.injected[GONE] - injected_count))
+    )
 
 
 @FAULTS.row(
@@ -171,36 +173,36 @@ def restored(scenario: Scenario) -> None:
     names = [f"{own_prefix(scenario)}{number}" for number in range(SNAPSHOT_PODS)]
     scenario.own |= due_times(scenario.ns.create_pods(pod(name, {"delay": "4"}) for name in names))
     server, etcd = plane.process(API_SERVER), plane.process(ETCD)
-    data = plane.directory / "etcd"
+    data_folder = plane.directory / "etcd"
     snapshot = plane.directory / "snapshot"
     server.stop()
     etcd.stop()
-    shutil.copytree(data, snapshot)
-    for each in (etcd, server):
-        each.start()
-        each.wait_ready(START_SECONDS)
+    shutil.copytree(data_folder, snapshot)
+    for process in (etcd, server):
+        process.start()
+        process.wait_ready(START_SECONDS)
     scenario.wait(20, 6)
     scenario.eventually(lambda: not pods_with_gate(scenario, GATE))
-    before = version(plane)
+    old_version = version(plane)
     server.stop()
     etcd.stop()
-    shutil.rmtree(data)
-    snapshot.rename(data)
-    for each in (etcd, server):
-        each.start()
-        each.wait_ready(START_SECONDS)
-    scenario.check("resource version did not go back", int(version(plane) >= before))
-    others = [plane.process(name) for name in plane.names if name not in {API_SERVER, ETCD}]
-    for each in others:
-        if each.running:
-            each.kill()
-    scenario.eventually(lambda: all(each.running for each in others))
+    shutil.rmtree(data_folder)
+    snapshot.rename(data_folder)
+    for process in (etcd, server):
+        process.start()
+        process.wait_ready(START_SECONDS)
+    scenario.check("resource version did not go back", int(version(plane) >= old_version))
+    components = [plane.process(name) for name in plane.names if name not in {API_SERVER, ETCD}]
+    for process in components:
+        if process.running:
+            process.kill()
+    scenario.eventually(lambda: all(process.running for process in components))
     audit, namespace = scenario.testbed.audit, scenario.ns.namespace
 
     def count_released_again() -> int:
         audit.read()
         releases = [audit.releases[namespace, name] for name in names]
-        return sum(sum(one.succeeded for one in writes) > 1 for writes in releases)
+        return sum(sum(write.succeeded for write in writes) > 1 for writes in releases)
 
     scenario.eventually(lambda: count_released_again() == SNAPSHOT_PODS)
     scenario.check("restored pods not released again", SNAPSHOT_PODS - count_released_again())
@@ -208,5 +210,5 @@ def restored(scenario: Scenario) -> None:
 
 def version(plane: ControlPlane) -> int:
     """Return the resource version of the list of pods, which every write to etcd increases."""
-    listed = json.loads(plane.kubectl("get", "--raw", "/api/v1/pods?limit=1"))
-    return int(listed["metadata"]["resourceVersion"])
+    pod_list = json.loads(plane.kubectl("get", "--raw", "/api/v1/pods?limit=1"))
+    return int(pod_list["metadata"]["resourceVersion"])

@@ -34,16 +34,19 @@ REMAINING = YEAR / 5
 def fingerprint(scenario: Scenario) -> str:
     """Return the fingerprint of the certificate in the Secret; empty if there is none."""
     try:
-        data = base64.b64decode(scenario.testbed.installed.secret(LEAF)["tls.crt"])
-        return authority.read(data).fingerprint
+        pem = base64.b64decode(scenario.testbed.installed.secret(LEAF)["tls.crt"])
+        return authority.read(pem).fingerprint
     except (KeyError, ValueError):
         return ""
 
 
-def await_new_leaf(scenario: Scenario, before: str, seconds: float = installed.REPAIR) -> float:
+def await_new_leaf(
+    scenario: Scenario, old_fingerprint: str, seconds: float = installed.REPAIR
+) -> float:
     """Wait until the Secret has a new, usable leaf, and return how many seconds that took."""
     return scenario.eventually(
-        lambda: usable(scenario.testbed.installed) and fingerprint(scenario) != before, seconds
+        lambda: usable(scenario.testbed.installed) and fingerprint(scenario) != old_fingerprint,
+        seconds,
     )
 
 
@@ -54,12 +57,12 @@ def await_new_leaf(scenario: Scenario, before: str, seconds: float = installed.R
 )
 def corrupted(scenario: Scenario) -> None:
     """Delete the leaf, replace its key with another, and write invalid PEM."""
-    made = scenario.testbed.installed
+    installation = scenario.testbed.installed
     changes: list[Callable[[installed.Installation], None]] = [delete, mismatch, corrupt]
     for change in changes[:1] if scenario.short else changes:
-        before = fingerprint(scenario)
-        change(made)
-        seconds = await_new_leaf(scenario, before)
+        old_fingerprint = fingerprint(scenario)
+        change(installation)
+        seconds = await_new_leaf(scenario, old_fingerprint)
         scenario.check(
             f"seconds until the leaf was repaired: {change.__name__}", seconds, installed.REPAIR
         )
@@ -76,32 +79,32 @@ def corrupted(scenario: Scenario) -> None:
 )
 def blanked(scenario: Scenario) -> None:
     """Blank the caBundle of every webhook of both configurations."""
-    made = scenario.testbed.installed
-    before = made.webhooks()
-    left = blank(made)
-    scenario.figures["webhooks without a CA bundle"] = len(before) - left
-    scenario.check("webhooks not blanked", left)
-    seconds = scenario.eventually(lambda: made.webhooks() == before, installed.REPAIR)
+    installation = scenario.testbed.installed
+    webhooks = installation.webhooks()
+    unblanked_count = blank(installation)
+    scenario.figures["webhooks without a CA bundle"] = len(webhooks) - unblanked_count
+    scenario.check("webhooks not blanked", unblanked_count)
+    seconds = scenario.eventually(lambda: installation.webhooks() == webhooks, installed.REPAIR)
     scenario.check("seconds until all CA bundles were restored", seconds, installed.REPAIR)
 
 
-def blank(made: installed.Installation) -> int:
+def blank(installation: installed.Installation) -> int:
     """Blank the caBundle of every webhook, and count those that still have one."""
-    seen = replace_in_all(made, "clientConfig/caBundle", "")
-    return sum(bool(one["clientConfig"].get("caBundle")) for one in seen)
+    webhooks = replace_in_all(installation, "clientConfig/caBundle", "")
+    return sum(bool(webhook["clientConfig"].get("caBundle")) for webhook in webhooks)
 
 
-def replace_in_all(made: installed.Installation, path: str, value: str) -> list[Object]:
+def replace_in_all(installation: installed.Installation, path: str, value: str) -> list[Object]:
     """Replace a field of every webhook, and return the webhooks as they are then stored."""
-    seen: list[Object] = []
+    webhooks: list[Object] = []
     for kind in installed.KINDS:
         patch = [
             {"op": "replace", "path": f"/webhooks/{index}/{path}", "value": value}
-            for index in range(len(made.get(kind, "holdfast").get("webhooks") or ()))
+            for index in range(len(installation.get(kind, "holdfast").get("webhooks") or ()))
         ]
         options = ("holdfast", "--type=json", "-o", "json", "-p", json.dumps(patch))
-        seen += json.loads(made.kubectl("patch", kind, *options)).get("webhooks") or ()
-    return seen
+        webhooks += json.loads(installation.kubectl("patch", kind, *options)).get("webhooks") or ()
+    return webhooks
 
 
 @FAULTS.row(
@@ -109,11 +112,11 @@ def replace_in_all(made: installed.Installation, path: str, value: str) -> list[
 )
 def lost_ca(scenario: Scenario) -> None:
     """Delete the CA: a new CA replaces it, with overlap."""
-    made = scenario.testbed.installed
-    before, leaf = made.secret(CA).get("tls.crt"), fingerprint(scenario)
-    made.kubectl("delete", "secret", CA)
+    installation = scenario.testbed.installed
+    old_ca, leaf = installation.secret(CA).get("tls.crt"), fingerprint(scenario)
+    installation.kubectl("delete", "secret", CA)
     seconds = scenario.eventually(
-        lambda: made.secret(CA).get("tls.crt", before) != before, installed.REPAIR
+        lambda: installation.secret(CA).get("tls.crt", old_ca) != old_ca, installed.REPAIR
     )
     scenario.check("seconds until there was a new CA", seconds, installed.REPAIR)
     # otherwise the next row would start with a CA that may not sign yet
@@ -122,36 +125,39 @@ def lost_ca(scenario: Scenario) -> None:
     check_no_x509_errors(scenario)
 
 
-def await_signed(scenario: Scenario, before: str, since: float) -> None:
+def await_signed(scenario: Scenario, old_fingerprint: str, since: float) -> None:
     """Wait until a new CA has signed a leaf, and check that it did not sign too early.
 
     `since` is when the CA was added. Then wait until every replica serves the leaf.
     """
-    made = scenario.testbed.installed
-    seconds = await_new_leaf(scenario, before, SIGN_SECONDS)
+    installation = scenario.testbed.installed
+    seconds = await_new_leaf(scenario, old_fingerprint, SIGN_SECONDS)
     scenario.check("seconds until the new CA signed a leaf", seconds, SIGN_SECONDS)
-    issued = issue_time(made)
-    scenario.check("seconds by which a CA signed too early", OVERLAP - (issued - since), ROUNDING)
+    issued_at = issue_time(installation)
+    scenario.check(
+        "seconds by which a CA signed too early", OVERLAP - (issued_at - since), ROUNDING
+    )
     await_served(scenario)
 
 
 def await_served(scenario: Scenario) -> None:
     """Wait until every replica serves the leaf in the Secret."""
-    wanted = fingerprint(scenario)
-    seconds = scenario.eventually(lambda: all_serve(scenario, wanted), SERVE_SECONDS)
+    leaf_fingerprint = fingerprint(scenario)
+    seconds = scenario.eventually(lambda: all_serve(scenario, leaf_fingerprint), SERVE_SECONDS)
     scenario.check("seconds until all replicas served the leaf", seconds, SERVE_SECONDS)
 
 
-def issue_time(made: installed.Installation) -> float:
+def issue_time(installation: installed.Installation) -> float:
     """Return when the leaf was issued: seconds since 1970."""
-    return (certificate_secrets.leaf(made).not_before + authority.BACKDATED).timestamp()
+    return (certificate_secrets.leaf(installation).not_before + authority.BACKDATED).timestamp()
 
 
-def all_serve(scenario: Scenario, wanted: str) -> bool:
+def all_serve(scenario: Scenario, leaf_fingerprint: str) -> bool:
     """Return whether every replica serves the certificate with that fingerprint."""
     try:
         return all(
-            certificate_secrets.shown(one.address) == wanted for one in scenario.testbed.replicas
+            certificate_secrets.shown(replica.address) == leaf_fingerprint
+            for replica in scenario.testbed.replicas
         )
     except OSError:
         return False
@@ -164,9 +170,9 @@ def await_trusted_clock(scenario: Scenario) -> None:
     """
     if scenario.short:
         return  # the short form does not depend on the age of a CA
-    pids = [each.pid for each in scenario.testbed.controllers]
-    started = max(psutil.Process(pid).create_time() for pid in pids)
-    trusted = started + rotation.SETTLING.total_seconds() + installed.REPAIR
+    pids = [controller.pid for controller in scenario.testbed.controllers]
+    last_start = max(psutil.Process(pid).create_time() for pid in pids)
+    trusted = last_start + rotation.SETTLING.total_seconds() + installed.REPAIR
     time.sleep(max(0.0, trusted - time.time()))
 
 
@@ -183,16 +189,16 @@ def rotated(scenario: Scenario) -> None:
     The test adds a CA with a fifth of its lifetime left next to the signing CA, as if a leader had
     been killed after adding it. This CA is promoted, and then replaced by a CA of the leader.
     """
-    made, signers = scenario.testbed.installed, {signer(scenario)}
+    installation, signers = scenario.testbed.installed, {signer(scenario)}
     rounds = 1 if scenario.short else 3
     for _ in range(rounds):
-        before, since = fingerprint(scenario), time.time()
-        add_next_ca(made, YEAR if scenario.short else REMAINING)
-        await_signed(scenario, before, since)
+        old_fingerprint, since = fingerprint(scenario), time.time()
+        add_next_ca(installation, YEAR if scenario.short else REMAINING)
+        await_signed(scenario, old_fingerprint, since)
         signers.add(signer(scenario))
         if not scenario.short:
-            before = fingerprint(scenario)
-            await_signed(scenario, before, issue_time(made))
+            old_fingerprint = fingerprint(scenario)
+            await_signed(scenario, old_fingerprint, issue_time(installation))
             signers.add(signer(scenario))
     rotations = len(signers) - 1
     scenario.check("missing rotations", rounds * (1 if scenario.short else 2) - rotations)
@@ -200,19 +206,19 @@ def rotated(scenario: Scenario) -> None:
     check_no_x509_errors(scenario)
 
 
-def add_next_ca(made: installed.Installation, left: timedelta) -> None:
+def add_next_ca(installation: installed.Installation, remaining: timedelta) -> None:
     """Store a CA with this lifetime left as the next CA."""
     now = datetime.now(UTC)
-    pair = authority.new_ca("holdfast CA, the next", now=now - YEAR + left, lifetime=YEAR)
-    data = {rotation.NEXT_CERTIFICATE: pair.certificate, rotation.NEXT_KEY: pair.key}
+    next_ca = authority.new_ca("holdfast CA, the next", now=now - YEAR + remaining, lifetime=YEAR)
+    data = {rotation.NEXT_CERTIFICATE: next_ca.certificate, rotation.NEXT_KEY: next_ca.key}
     patch = {"data": {name: base64.b64encode(value).decode() for name, value in data.items()}}
-    made.kubectl("patch", "secret", CA, "--type=merge", "-p", json.dumps(patch))
+    installation.kubectl("patch", "secret", CA, "--type=merge", "-p", json.dumps(patch))
 
 
 def signer(scenario: Scenario) -> str:
     """Return the fingerprint of the signing CA."""
-    data = base64.b64decode(scenario.testbed.installed.secret(CA)["tls.crt"])
-    return authority.read(data).fingerprint
+    pem = base64.b64decode(scenario.testbed.installed.secret(CA)["tls.crt"])
+    return authority.read(pem).fingerprint
 
 
 @FAULTS.row(
@@ -231,14 +237,18 @@ def renewed(scenario: Scenario) -> None:
 
 def renew(scenario: Scenario) -> None:
     """Delete the leaf, and wait until a new leaf is issued and served."""
-    before = fingerprint(scenario)
+    old_fingerprint = fingerprint(scenario)
     delete(scenario.testbed.installed)
-    seconds = await_new_leaf(scenario, before)
+    seconds = await_new_leaf(scenario, old_fingerprint)
     scenario.check("seconds until there was a new leaf", seconds, installed.REPAIR)
     await_served(scenario)
 
 
 def check_no_x509_errors(scenario: Scenario) -> None:
     """Check that no creation failed because of a certificate since the row started."""
-    messages = [one.message for one in scenario.load.failures if one.at >= scenario.began]
-    scenario.check("x509 errors", sum(any(word in one for word in X509) for one in messages))
+    messages = [
+        failure.message for failure in scenario.load.failures if failure.at >= scenario.began
+    ]
+    scenario.check(
+        "x509 errors", sum(any(word in message for word in X509) for message in messages)
+    )

@@ -78,19 +78,19 @@ def measure(scenario: Scenario, seconds: float, short: float, *orders: str) -> M
         first_replica_only(scenario),
         running_clients(scenario.testbed.replicas[0].address, *orders) as process,
     ):
-        initial = reset_peaks(processes)
-        before = buckets(scenario)
+        initial_bytes = reset_peaks(processes)
+        buckets_before = buckets(scenario)
         scenario.wait(seconds, short)
-        after = buckets(scenario)
-        highest = sum(map(peak, processes))
+        buckets_after = buckets(scenario)
+        peak_bytes = sum(map(peak, processes))
         counts = stop_clients(process)
-    reviews = after["+Inf"] - before["+Inf"]
-    within = after[f"{P99:g}"] - before[f"{P99:g}"]
-    slower = (reviews - within) / reviews if reviews else 1.0
+    reviews = buckets_after["+Inf"] - buckets_before["+Inf"]
+    fast_reviews = buckets_after[f"{P99:g}"] - buckets_before[f"{P99:g}"]
+    slow_share = (reviews - fast_reviews) / reviews if reviews else 1.0
     scenario.figures["reviews"] = scenario.figures.get("reviews", 0) + reviews
-    scenario.check("share of reviews over 1 s", slower, 0.01)
-    scenario.check("MB of memory growth", (highest - initial) / 1e6, GROWTH)
-    scenario.check("peak memory in MB", highest / 1e6, allowed() / 1e6)
+    scenario.check("share of reviews over 1 s", slow_share, 0.01)
+    scenario.check("MB of memory growth", (peak_bytes - initial_bytes) / 1e6, GROWTH)
+    scenario.check("peak memory in MB", peak_bytes / 1e6, allowed() / 1e6)
     return counts
 
 
@@ -104,29 +104,31 @@ def stop_clients(clients: subprocess.Popen[str]) -> Mapping[str, float]:
 
 def reset_peaks(processes: Iterable[psutil.Process]) -> int:
     """Reset the peak memory of processes, and return the sum of their current memory in bytes."""
-    for each in processes:
-        Path(f"/proc/{each.pid}/clear_refs").write_text("5")
-    return sum(each.memory_info().rss for each in processes)
+    for process in processes:
+        Path(f"/proc/{process.pid}/clear_refs").write_text("5")
+    return sum(process.memory_info().rss for process in processes)
 
 
 def buckets(scenario: Scenario) -> Counter[str]:
     """Return the API server's cumulative histogram of the durations of reviews."""
-    found: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for edge, count in _BUCKET.findall(scenario.testbed.plane.kubectl("get", "--raw", "/metrics")):
-        found[edge] += int(float(count))
-    return found
+        counts[edge] += int(float(count))
+    return counts
 
 
 def check_disconnected(
-    scenario: Scenario, counts: Mapping[str, float], many: int, not_connected: int = 0
+    scenario: Scenario, counts: Mapping[str, float], client_count: int, not_connected: int = 0
 ) -> None:
-    """Check that `many` clients were connected at once, and that all of them were disconnected.
+    """Check that `client_count` clients were connected at once, and all were disconnected.
 
     At most `not_connected` clients may be missing.
     """
     scenario.check("clients not disconnected", counts["not disconnected"])
     scenario.check(
-        "clients not connected at the same time", many - counts["connected at once"], not_connected
+        "clients not connected at the same time",
+        client_count - counts["connected at once"],
+        not_connected,
     )
 
 
@@ -143,9 +145,11 @@ def stalled(scenario: Scenario) -> None:
 
     Then a hundred clients each send a handshake, a header, and a body, one byte a second.
     """
-    many = 100 if scenario.short else 400
+    client_count = 100 if scenario.short else 400
     for kind in ("half-hello", "half-header", "half-body"):
-        check_disconnected(scenario, measure(scenario, 20, 12, f"{kind}={many}"), many)
+        check_disconnected(
+            scenario, measure(scenario, 20, 12, f"{kind}={client_count}"), client_count
+        )
     kinds = ("drip-hello=100", "drip-header=100", "drip-body=100")
     check_disconnected(scenario, measure(scenario, 30, 12, *kinds), 300)
 

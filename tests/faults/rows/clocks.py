@@ -17,14 +17,14 @@ def wrong(scenario: Scenario) -> None:
     """Start controllers with clocks that are wrong by an hour or 400 days, and renew a leaf."""
     for seconds in (400 * DAY, -HOUR) if scenario.short else (HOUR, -HOUR, 400 * DAY, -400 * DAY):
         scenario.testbed.shift_clocks(seconds)
-        for each in scenario.testbed.controllers:
-            each.stop()
-            each.start()
+        for controller in scenario.testbed.controllers:
+            controller.stop()
+            controller.start()
         scenario.wait(20, 5)
         scenario.testbed.leader()
         renew(scenario)
-        made = scenario.testbed.installed
-        difference = abs(issue_time(made) - created(made.get("secret", LEAF)))
+        installation = scenario.testbed.installed
+        difference = abs(issue_time(installation) - created(installation.get("secret", LEAF)))
         scenario.check(
             "seconds between a leaf's issue time and the API server's time",
             difference,

@@ -98,13 +98,13 @@ def check_no_double_release(scenario: Scenario) -> None:
     """Check that no pod was released twice since the row started."""
     scenario.wait(2)
     scenario.testbed.audit.read()
-    twice = [
+    released_twice = [
         name
         for (namespace, name), writes in list(scenario.testbed.audit.releases.items())
         if namespace == scenario.ns.namespace
-        and sum(one.succeeded and one.at >= scenario.began for one in writes) > 1
+        and sum(write.succeeded and write.at >= scenario.began for write in writes) > 1
     ]
-    scenario.check("pods released twice", len(twice))
+    scenario.check("pods released twice", len(released_twice))
 
 
 # alone: with another lane, a thousand releases took 43.6 of their 60 s
@@ -123,26 +123,26 @@ def down(scenario: Scenario) -> None:
     creates before the start fall due after the batch: a small machine cannot bind all of them in a
     minute.
     """
-    for each in scenario.testbed.controllers:
-        each.kill()
+    for command in scenario.testbed.controllers:
+        command.kill()
     count, seconds = (100, 12.0) if scenario.short else (1_000, 150.0)
     delays = {
         f"batch-{scenario.mark}-{number}": round(scenario.rng.uniform(1, seconds - 2), 3)
         for number in range(count)
     }
-    made = scenario.ns.create_pods(
+    pods = scenario.ns.create_pods(
         pod(name, {"delay": f"{delay:.3f}s"}) for name, delay in delays.items()
     )
-    due = {one["metadata"]["name"]: created(one) for one in made}
-    due = {name: at + delays[name] for name, at in due.items()}
+    due = {manifest["metadata"]["name"]: created(manifest) for manifest in pods}
+    due = {name: created_at + delays[name] for name, created_at in due.items()}
     annotation = scenario.testbed.roll_out()
     last_due = max(due.values())
-    afterwards = last_due + scenario.long_or_short(DUE_LATER, SHORT_DUE_LATER)
-    with scenario.load.due_within(last_due, afterwards):
+    due_end = last_due + scenario.long_or_short(DUE_LATER, SHORT_DUE_LATER)
+    with scenario.load.due_within(last_due, due_end):
         time.sleep(max(0.0, last_due - time.time()))
     began = time.time()
-    for each in scenario.testbed.controllers:
-        each.start()
+    for command in scenario.testbed.controllers:
+        command.start()
     scenario.recovered = began
     seconds = scenario.eventually(lambda: any(map(is_leader, scenario.testbed.controllers)), BOUND)
     scenario.check("seconds until there was a leader", seconds, START)
@@ -151,25 +151,31 @@ def down(scenario: Scenario) -> None:
         scenario.testbed.audit.read()
         releases = scenario.testbed.audit.releases
         writes = {name: releases[scenario.ns.namespace, name] for name in due}
-        return {name: each[-1] for name, each in writes.items() if each and each[-1].succeeded}
+        return {
+            name: attempts[-1]
+            for name, attempts in writes.items()
+            if attempts and attempts[-1].succeeded
+        }
 
     scenario.eventually(lambda: len(released()) == count, BOUND)
-    found = released()
-    scenario.check("batch pods not released in time", count - len(found))
-    last = max((one.ended for one in found.values()), default=began) - began
-    scenario.check("seconds until the batch was released", last, BOUND)
-    by_due_time = sorted(found, key=lambda name: due[name])
-    expected = {name: position for position, name in enumerate(by_due_time)}
-    actual = sorted(found, key=lambda name: found[name].at)
-    moved = [abs(position - expected[name]) for position, name in enumerate(actual)]
-    scenario.check("positions out of order", max(moved, default=0), WORKERS)
+    final_writes = released()
+    scenario.check("batch pods not released in time", count - len(final_writes))
+    duration = max((write.ended for write in final_writes.values()), default=began) - began
+    scenario.check("seconds until the batch was released", duration, BOUND)
+    by_due_time = sorted(final_writes, key=lambda name: due[name])
+    expected_positions = {name: position for position, name in enumerate(by_due_time)}
+    by_release_time = sorted(final_writes, key=lambda name: final_writes[name].at)
+    shifts = [
+        abs(position - expected_positions[name]) for position, name in enumerate(by_release_time)
+    ]
+    scenario.check("positions out of order", max(shifts, default=0), WORKERS)
     seconds = scenario.eventually(lambda: is_placed(scenario, annotation), BOUND)
     scenario.check("seconds until the new configuration was in effect", seconds, BOUND)
-    scenario.wait(max(0.0, afterwards - time.time()))
+    scenario.wait(max(0.0, due_end - time.time()))
 
 
 def is_placed(scenario: Scenario, annotation: str) -> bool:
     """Return whether a pod with this annotation gets the term of the placement rule, once."""
-    wanted = pod(f"dry-run-{scenario.mark}", {annotation: "yes"})
-    (seen,) = scenario.ns.create_pods([wanted], dry_run=True)
-    return terms(seen) == 1
+    manifest = pod(f"dry-run-{scenario.mark}", {annotation: "yes"})
+    (result,) = scenario.ns.create_pods([manifest], dry_run=True)
+    return terms(result) == 1

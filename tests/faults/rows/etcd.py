@@ -51,8 +51,8 @@ def killed(scenario: Scenario) -> None:
         etcd.kill()
         scenario.wait(20, 12)  # longer than the timeout of a release
         etcd.start()
-        for each in (etcd, server):
-            each.wait_ready(START_SECONDS)
+        for process in (etcd, server):
+            process.wait_ready(START_SECONDS)
         scenario.check(
             "seconds until all kinds were readable", _await_all_kinds(scenario), START_SECONDS
         )
@@ -91,18 +91,18 @@ def slow(scenario: Scenario) -> None:
             time.sleep(RUNNING)
     finally:
         etcd.resume()
-    latencies = [one.seconds for one in load.latencies if one.began >= began]
+    latencies = [latency.seconds for latency in load.latencies if latency.began >= began]
     scenario.check("no pods created", int(not latencies))
-    typical = median(latencies) if latencies else PAUSED
-    scenario.check("creations not slowed down", int(typical < PAUSED / 4))
-    scenario.figures["median seconds of a creation"] = round(typical, 3)
+    median_latency = median(latencies) if latencies else PAUSED
+    scenario.check("creations not slowed down", int(median_latency < PAUSED / 4))
+    scenario.figures["median seconds of a creation"] = round(median_latency, 3)
     audit = scenario.testbed.audit
     audit.read()
-    released = [
-        one.at
+    release_times = [
+        write.at
         for name in list(load.due)
-        for one in audit.releases[load.namespace, name]
-        if one.succeeded and one.at >= began
+        for write in audit.releases[load.namespace, name]
+        if write.succeeded and write.at >= began
     ]
-    scenario.figures["released during the fault"] = len(released)
-    scenario.check("no pods released", int(not released))
+    scenario.figures["released during the fault"] = len(release_times)
+    scenario.check("no pods released", int(not release_times))

@@ -30,30 +30,30 @@ EMPTY = [{"op": "replace", "path": "/webhooks", "value": []}]
 )
 def loop(scenario: Scenario) -> None:
     """Apply the webhook configurations every five seconds, and change them each time before."""
-    made = scenario.testbed.installed
-    before = made.webhooks()
-    path = Path(made.folder) / "gitops.yaml"
+    installation = scenario.testbed.installed
+    webhooks = installation.webhooks()
+    path = Path(installation.folder) / "gitops.yaml"
     path.write_text("\n---\n".join(map(json.dumps, installed.empty_configurations())))
-    repeat(scenario, "ignore failures", before, path)
-    earlier = len(scenario.load.failures)
-    repeat(scenario, "blank CA bundles", before, path)
-    failures = scenario.load.failures[earlier:]
-    rejected = [one for one in failures if one.by_webhook and one.pod.annotated]
-    scenario.figures["rejected while blanked"] = len(rejected)
-    scenario.check("no pods rejected while blanked", int(not rejected))
+    repeat(scenario, "ignore failures", webhooks, path)
+    failure_count = len(scenario.load.failures)
+    repeat(scenario, "blank CA bundles", webhooks, path)
+    failures = scenario.load.failures[failure_count:]
+    rejections = [failure for failure in failures if failure.by_webhook and failure.pod.annotated]
+    scenario.figures["rejected while blanked"] = len(rejections)
+    scenario.check("no pods rejected while blanked", int(not rejections))
     for name in ("remove webhooks", "ignore failures and blank CA bundles"):
         with no_annotated_pods(scenario):
-            repeat(scenario, name, before, path)
+            repeat(scenario, name, webhooks, path)
             scenario.ns.eventually(scenario.ns.holds_pods)
 
 
-def repeat(scenario: Scenario, name: str, before: list[Object], path: Path) -> None:
+def repeat(scenario: Scenario, name: str, webhooks: list[Object], path: Path) -> None:
     """Make a change before each run of the tool, and check how soon it is reverted."""
-    made, runs, left, longest = scenario.testbed.installed, 0, 0, 0.0
+    installation, runs, unchanged, longest = scenario.testbed.installed, 0, 0, 0.0
     restored_at = time.monotonic()
     end = restored_at + scenario.long_or_short(60, 10)
     while time.monotonic() < end:
-        left += CHANGES[name](made)
+        unchanged += CHANGES[name](installation)
         scenario.testbed.plane.kubectl(
             "apply", "--server-side", "--force-conflicts", "-f", str(path)
         )
@@ -61,35 +61,37 @@ def repeat(scenario: Scenario, name: str, before: list[Object], path: Path) -> N
         until = time.monotonic() + INTERVAL
         while time.monotonic() < until:
             scenario.wait(POLL_INTERVAL)
-            if made.webhooks() == before:
+            if installation.webhooks() == webhooks:
                 restored_at = time.monotonic()
             longest = max(longest, time.monotonic() - restored_at)
-    after = scenario.eventually(lambda: made.webhooks() == before, installed.REPAIR)
+    seconds = scenario.eventually(lambda: installation.webhooks() == webhooks, installed.REPAIR)
     scenario.figures |= {
         f"runs: {name}": runs,
         f"maximum seconds until restored: {name}": round(longest, 1),
     }
-    scenario.check(f"unchanged webhooks: {name}", left)
+    scenario.check(f"unchanged webhooks: {name}", unchanged)
     scenario.check(f"maximum seconds until restored: {name}", longest, installed.REPAIR)
-    scenario.check(f"seconds until restored at the end: {name}", after, installed.REPAIR)
+    scenario.check(f"seconds until restored at the end: {name}", seconds, installed.REPAIR)
 
 
-def ignore_failures(made: installed.Installation) -> int:
+def ignore_failures(installation: installed.Installation) -> int:
     """Set failurePolicy Ignore in each webhook, and return how many webhooks do not have it."""
-    seen = replace_in_all(made, "failurePolicy", "Ignore")
-    return sum(one["failurePolicy"] != "Ignore" for one in seen)
+    webhooks = replace_in_all(installation, "failurePolicy", "Ignore")
+    return sum(webhook["failurePolicy"] != "Ignore" for webhook in webhooks)
 
 
-def remove_webhooks(made: installed.Installation) -> int:
+def remove_webhooks(installation: installed.Installation) -> int:
     """Remove every webhook, and return how many are left."""
     options = ("holdfast", "--type=json", "-o", "json", "-p", json.dumps(EMPTY))
-    seen = [json.loads(made.kubectl("patch", kind, *options)) for kind in installed.KINDS]
-    return sum(len(each.get("webhooks") or ()) for each in seen)
+    configurations = [
+        json.loads(installation.kubectl("patch", kind, *options)) for kind in installed.KINDS
+    ]
+    return sum(len(configuration.get("webhooks") or ()) for configuration in configurations)
 
 
-def ignore_and_blank(made: installed.Installation) -> int:
+def ignore_and_blank(installation: installed.Installation) -> int:
     """Set failurePolicy Ignore and blank the CA bundles, so that all pods are admitted."""
-    return ignore_failures(made) + blank(made)
+    return ignore_failures(installation) + blank(installation)
 
 
 CHANGES: Mapping[str, Callable[[installed.Installation], int]] = MappingProxyType(

@@ -78,9 +78,9 @@ def while_held(fault: Action) -> Action:
         ns = _namespace(scenario)
         with _ending_holds(scenario, ns):
             fault(scenario)
-        done = seconds(ns.get("job", "migrate")["status"]["completionTime"])
+        completed_at = seconds(ns.get("job", "migrate")["status"]["completionTime"])
         for number in range(PODS_PER_HOLD):
-            scenario.own[ns.namespace, f"after-{number}"] = done
+            scenario.own[ns.namespace, f"after-{number}"] = completed_at
 
     return inject
 
@@ -94,52 +94,56 @@ def check_holds(scenario: Scenario) -> None:
 
     def left(*prefixes: str) -> list[str]:
         names = [
-            one["metadata"]["name"] for one in ns.all("pods") if any(map(_is_ours, gates(one)))
+            manifest["metadata"]["name"]
+            for manifest in ns.all("pods")
+            if any(map(_is_ours, gates(manifest)))
         ]
         return [name for name in names if name.startswith(prefixes)]
 
-    others = partial(left, "window", "after", "approval")
+    left_unpaced = partial(left, "window", "after", "approval")
     # a busy kwok misses pods, but finds them when it lists them at startup
     scenario.testbed.plane.process(KWOK).kill()
-    scenario.eventually(lambda: len(others()) <= 1, BOUND + max(0.0, scenario.due - time.time()))
-    found = others()
+    scenario.eventually(
+        lambda: len(left_unpaced()) <= 1, BOUND + max(0.0, scenario.due - time.time())
+    )
+    held_names = left_unpaced()
     scenario.testbed.plane.process(KWOK).kill()
-    ready = _wait_for_ready(scenario, ns, count)
-    found += left("paced")
-    scenario.notes.append(f"still held: {found}")
-    scenario.check("pods released without an approval", int("approval-0" not in found))
-    scenario.check("waiting pods not released in time", len({*found} - {"approval-0"}))
-    scenario.check("paced pods never ready", count - ready)
+    ready_count = _wait_for_ready(scenario, ns, count)
+    held_names += left("paced")
+    scenario.notes.append(f"still held: {held_names}")
+    scenario.check("pods released without an approval", int("approval-0" not in held_names))
+    scenario.check("waiting pods not released in time", len({*held_names} - {"approval-0"}))
+    scenario.check("paced pods never ready", count - ready_count)
     scenario.check("seconds with a free slot", _longest_free(scenario, ns), BOUND)
     for name in ("paced", "unready"):
-        most = _most_starting(scenario, ns, name)
-        scenario.check("paced pods starting at the same time", most, STARTING)
+        most_starting = _most_starting(scenario, ns, name)
+        scenario.check("paced pods starting at the same time", most_starting, STARTING)
 
 
 def _wait_for_ready(scenario: Scenario, ns: Namespace, count: int) -> int:
-    def has_more(than: int) -> bool:
-        return _ready(scenario, ns) > than
+    def has_more(threshold: int) -> bool:
+        return _ready(scenario, ns) > threshold
 
     stalled = scenario.long_or_short(STALLED, BOUND)
-    while (ready := _ready(scenario, ns)) < count:
-        if scenario.eventually(partial(has_more, ready), stalled) > stalled:
+    while (ready_count := _ready(scenario, ns)) < count:
+        if scenario.eventually(partial(has_more, ready_count), stalled) > stalled:
             break
-    return ready
+    return ready_count
 
 
 def hostile(scenario: Scenario) -> None:
     """Create pods with our gates and invalid values, in a namespace that the webhooks exclude."""
-    excluded = Namespace(scenario.testbed.plane, UNSERVED)
-    made = [
+    ns = Namespace(scenario.testbed.plane, UNSERVED)
+    manifests = [
         pod(f"hostile-{index}-{number}", {key: value}, schedulingGates=[{"name": key}])
         for number, key in enumerate(KEYS)
         for index, value in enumerate(HOSTILE)
     ]
-    for one in made:
-        one["metadata"]["labels"] = {"hostile": "yes"}
-    excluded.create_pods(made)
+    for manifest in manifests:
+        manifest["metadata"]["labels"] = {"hostile": "yes"}
+    ns.create_pods(manifests)
     scenario.wait(30, 10)
-    excluded.kubectl("delete", "pods", "-l", "hostile", "--wait=false")
+    ns.kubectl("delete", "pods", "-l", "hostile", "--wait=false")
 
 
 def create_frozen_pods(scenario: Scenario) -> None:
@@ -149,8 +153,8 @@ def create_frozen_pods(scenario: Scenario) -> None:
     scenario.extra_namespaces.append(ns.namespace)
     freeze = ("annotate", "namespace", ns.namespace, "holdfast.dev/freeze=test")
     scenario.testbed.plane.kubectl(*freeze)
-    for each in scenario.testbed.controllers:
-        scenario.eventually(partial(metric, each, "holdfast_freezes "), BOUND)
+    for command in scenario.testbed.controllers:
+        scenario.eventually(partial(metric, command, "holdfast_freezes "), BOUND)
     ns.create_pods(pod(f"frozen-{number}", {"delay": "1"}) for number in range(PODS_PER_HOLD))
 
 
@@ -167,8 +171,8 @@ def while_frozen(fault: Action) -> Action:
         )
         seconds = scenario.eventually(lambda: len(_released(scenario, ns)) == PODS_PER_HOLD, BOUND)
         scenario.figures["seconds from the end of the freeze to the last release"] = seconds
-        left = PODS_PER_HOLD - len(_released(scenario, ns))
-        scenario.check("pods not released after the freeze", left)
+        held_count = PODS_PER_HOLD - len(_released(scenario, ns))
+        scenario.check("pods not released after the freeze", held_count)
 
     return inject
 
@@ -179,7 +183,7 @@ def _released(scenario: Scenario, ns: Namespace) -> list[str]:
     return [
         name
         for (namespace, name), writes in list(scenario.testbed.audit.releases.items())
-        if namespace == ns.namespace and any(each.may_have_succeeded for each in writes)
+        if namespace == ns.namespace and any(write.may_have_succeeded for write in writes)
     ]
 
 
@@ -187,8 +191,8 @@ def _released(scenario: Scenario, ns: Namespace) -> list[str]:
 def _ending_holds(scenario: Scenario, ns: Namespace) -> Iterator[None]:
     """Run the Job, and approve all pods except one, with retries during an outage."""
     errors: list[str] = []
-    approved = {approvals.APPROVED_BY: ADMIN}
-    patch = json.dumps({"metadata": {"annotations": approved}})
+    annotations = {approvals.APPROVED_BY: ADMIN}
+    patch = json.dumps({"metadata": {"annotations": annotations}})
     job = scenario.testbed.installed.folder / f"job-{scenario.mark}.json"
     job.write_text(json.dumps({**EMPTY_JOB, "metadata": {"name": "migrate"}}))
     commands = [
@@ -261,32 +265,34 @@ def _ready(scenario: Scenario, ns: Namespace) -> int:
     Pods of a node with late heartbeats are marked as not ready, which kwok does not undo.
     """
     scenario.testbed.audit.read()
-    found = list(scenario.testbed.audit.ready)
-    return sum(namespace == ns.namespace and name.startswith("paced-") for namespace, name in found)
+    ready_pods = list(scenario.testbed.audit.ready)
+    return sum(
+        namespace == ns.namespace and name.startswith("paced-") for namespace, name in ready_pods
+    )
 
 
 def _starting(scenario: Scenario, ns: Namespace, prefix: str) -> dict[str, tuple[float, float]]:
     """Return the span in which each pod with this prefix was released and not ready."""
     scenario.testbed.audit.read()
-    found = {}
-    for one in ns.all("pods"):
-        name = str(one["metadata"]["name"])
+    spans = {}
+    for manifest in ns.all("pods"):
+        name = str(manifest["metadata"]["name"])
         if not name.startswith(prefix):
             continue
         until = scenario.testbed.audit.ready.get((ns.namespace, name), float("inf"))
         writes = scenario.testbed.audit.releases[ns.namespace, name]
-        since = next((each.at for each in writes if each.succeeded), None) or next(
-            (each.at for each in writes if each.may_have_succeeded), None
+        since = next((write.at for write in writes if write.succeeded), None) or next(
+            (write.at for write in writes if write.may_have_succeeded), None
         )
         if since is not None:
-            found[name] = since, max(since, min(until, since + PACE_SECONDS))
-    return found
+            spans[name] = since, max(since, min(until, since + PACE_SECONDS))
+    return spans
 
 
 def _counts(spans: Iterable[tuple[float, float]]) -> Iterator[tuple[float, int]]:
     """Yield each time at which the number of starting pods changes, with the new number."""
     count = 0
-    for at, change in sorted(pair for since, until in spans for pair in ((since, 1), (until, -1))):
+    for at, change in sorted(step for since, until in spans for step in ((since, 1), (until, -1))):
         count += change
         yield at, count
 
@@ -294,23 +300,23 @@ def _counts(spans: Iterable[tuple[float, float]]) -> Iterator[tuple[float, int]]
 def _most_starting(scenario: Scenario, ns: Namespace, prefix: str) -> int:
     """Return the most pods with this prefix that were released and not ready at the same time."""
     spans = _starting(scenario, ns, prefix)
-    most = max((count for _, count in _counts(spans.values())), default=0)
-    if most > STARTING:
+    maximum = max((count for _, count in _counts(spans.values())), default=0)
+    if maximum > STARTING:
         scenario.notes.insert(0, f"starting: {spans}")
-    return most
+    return maximum
 
 
 def _longest_free(scenario: Scenario, ns: Namespace) -> float:
     """Return the longest time, in seconds, that a slot was free before the last release."""
     spans = _starting(scenario, ns, "paced-")
-    last = max((since for since, _ in spans.values()), default=0.0)
-    longest, free_since = 0.0, float("inf")
+    last_release = max((since for since, _ in spans.values()), default=0.0)
+    longest_gap, free_since = 0.0, float("inf")
     for at, count in _counts(spans.values()):
-        if at > last:
+        if at > last_release:
             break
-        longest = max(longest, at - free_since)
+        longest_gap = max(longest_gap, at - free_since)
         free_since = min(free_since, at) if count < STARTING else float("inf")
-    return longest
+    return longest_gap
 
 
 def _row(name: str, inject: Action, broken: str, caught_by: str, **more: Any) -> Fault:

@@ -31,7 +31,7 @@ def deleted(scenario: Scenario) -> None:
     ns, names, until = create_namespace(scenario, "gone")
     began = time.monotonic()
     delete(ns)
-    scenario.eventually(lambda: not any(is_own(scenario, one) for one in ns.all("pods")))
+    scenario.eventually(lambda: not any(is_own(scenario, manifest) for manifest in ns.all("pods")))
     since = time.time()
     scenario.eventually(lambda: is_gone(ns), BOUND)
     scenario.check("seconds until the namespace was gone", time.monotonic() - began, BOUND)
@@ -39,12 +39,16 @@ def deleted(scenario: Scenario) -> None:
     time.sleep(max(0.0, until - time.time()))
     scenario.testbed.audit.read()
     releases = scenario.testbed.audit.releases
-    late = [one for name in names for one in releases[ns.namespace, name] if one.at > since]
-    scenario.check("releases of deleted pods", len(late))
+    late_releases = [
+        write for name in names for write in releases[ns.namespace, name] if write.at > since
+    ]
+    scenario.check("releases of deleted pods", len(late_releases))
     with no_controller(scenario):
         ns, _, _ = create_namespace(scenario, "left")
         with_finalizer = [
-            one for one in ns.all("pods") if STICKY in one["metadata"].get("finalizers", ())
+            manifest
+            for manifest in ns.all("pods")
+            if STICKY in manifest["metadata"].get("finalizers", ())
         ]
         scenario.check("VM pods without our finalizer", 2 - len(with_finalizer))
         delete(ns)
@@ -66,16 +70,16 @@ def create_namespace(scenario: Scenario, name: str) -> tuple[Namespace, list[str
     ns.create(vms.vm(RUNNING))
     ns.create(vms.vm(HELD, template_annotations={"delay": f"{DELAY:.0f}"}))
     vms.landed(ns, RUNNING)
-    ns.eventually(lambda: any(gates(one) for one in vms.launchers(ns, HELD)))
+    ns.eventually(lambda: any(gates(launcher) for launcher in vms.launchers(ns, HELD)))
     names = [f"{own_prefix(scenario)}{number}" for number in range(50)]
-    made = ns.create_pods(pod(one, {"delay": f"{DELAY:.0f}"}) for one in names)
-    scenario.own |= due_times(made)
-    return ns, names, max(map(created, made)) + DELAY + 3
+    pods = ns.create_pods(pod(pod_name, {"delay": f"{DELAY:.0f}"}) for pod_name in names)
+    scenario.own |= due_times(pods)
+    return ns, names, max(map(created, pods)) + DELAY + 3
 
 
-def is_own(scenario: Scenario, seen: Object) -> bool:
+def is_own(scenario: Scenario, manifest: Object) -> bool:
     """Return whether a pod is one of the row's held pods, and not a pod of a VM."""
-    return str(seen["metadata"]["name"]).startswith(own_prefix(scenario))
+    return str(manifest["metadata"]["name"]).startswith(own_prefix(scenario))
 
 
 def delete(ns: Namespace) -> None:
@@ -93,13 +97,13 @@ def is_gone(ns: Namespace) -> bool:
 def no_controller(scenario: Scenario) -> Iterator[None]:
     """Stop all controllers while the block runs."""
     since = time.time()
-    for each in scenario.testbed.controllers:
-        each.stop()
+    for controller in scenario.testbed.controllers:
+        controller.stop()
     try:
         yield
     finally:
-        for each in scenario.testbed.controllers:
-            each.start()
+        for controller in scenario.testbed.controllers:
+            controller.start()
         scenario.halted.append((since, time.time()))
 
 
@@ -112,18 +116,18 @@ def quota(scenario: Scenario) -> None:
     ns = type(scenario.ns).create_new(plane, name)
     ns.kubectl("create", "quota", "few", "--hard=pods=5")
     ns.eventually(lambda: ns.get("quota", "few").get("status", {}).get("hard"))
-    made = ns.create_pods(
+    pods = ns.create_pods(
         pod(f"{own_prefix(scenario)}{number}", {"delay": "12"}) for number in range(5)
     )
-    scenario.own |= due_times(made)
+    scenario.own |= due_times(pods)
     try:
         ns.create_pods([pod("one-more", {"delay": "5"})])
-        over = 1
+        admitted_count = 1
     except Exception as exc:  # noqa: BLE001 - only the message matters
-        over = int("exceeded quota" not in str(exc))
-    scenario.check("pods admitted over the quota", over)
-    held = [each for each in ns.all("pods") if gates(each)]
-    scenario.check("pods not held", 5 - len(held))
-    seconds = scenario.eventually(lambda: not any(gates(each) for each in ns.all("pods")))
+        admitted_count = int("exceeded quota" not in str(exc))
+    scenario.check("pods admitted over the quota", admitted_count)
+    held_pods = [manifest for manifest in ns.all("pods") if gates(manifest)]
+    scenario.check("pods not held", 5 - len(held_pods))
+    seconds = scenario.eventually(lambda: not any(gates(manifest) for manifest in ns.all("pods")))
     scenario.check("seconds until the pods were released", seconds, BOUND)
     plane.kubectl("delete", "namespace", name, "--wait=false")

@@ -64,11 +64,11 @@ def rewriting(scenario: Scenario) -> None:
     strips, rewrites = (Namespace.create_new(plane, name) for name in namespaces)
     scenario.extra_namespaces += namespaces
     names = [f"{own_prefix(scenario)}{number}" for number in range(6 if scenario.short else 40)]
-    wanted = [pod(name, {"delay": "15"}) for name in names]
+    manifests = [pod(name, {"delay": "15"}) for name in names]
 
-    def decide(seen: Object) -> list[Object]:
+    def decide(manifest: Object) -> list[Object]:
         time.sleep(RESPONSE_SECONDS)
-        meta = seen["metadata"]
+        meta = manifest["metadata"]
         annotations = meta.get("annotations", {})
         if meta["namespace"] == rewrites.namespace:
             forged = {**annotations, **FORGED}
@@ -78,23 +78,28 @@ def rewriting(scenario: Scenario) -> None:
         return []
 
     def is_called() -> bool:
-        (seen,) = strips.create_pods(wanted[:1], dry_run=True)
-        return HELD_LABEL not in seen["metadata"].get("labels", {})
+        (manifest,) = strips.create_pods(manifests[:1], dry_run=True)
+        return HELD_LABEL not in manifest["metadata"].get("labels", {})
 
-    both = ("CREATE", "UPDATE")
+    operations = ("CREATE", "UPDATE")
     with other_webhook(
-        plane, "zz-other", decide, operations=both, changes=True, namespaces=namespaces
+        plane, "zz-other", decide, operations=operations, changes=True, namespaces=namespaces
     ):
-        called = scenario.eventually(is_called)
-        scenario.check("seconds until the other webhook was called", called, BOUND)
-        made = [*strips.create_pods(wanted), *rewrites.create_pods(wanted)]
-        scenario.own |= due_times(made)
-        scenario.check("pods admitted without a gate", sum(GATE not in gates(one) for one in made))
+        seconds = scenario.eventually(is_called)
+        scenario.check("seconds until the other webhook was called", seconds, BOUND)
+        pods = [*strips.create_pods(manifests), *rewrites.create_pods(manifests)]
+        scenario.own |= due_times(pods)
+        scenario.check(
+            "pods admitted without a gate", sum(GATE not in gates(manifest) for manifest in pods)
+        )
         due = min(scenario.own.values())
         scenario.wait(max(0.0, due - time.time()))
-        for ns, what in ((strips, "without their label"), (rewrites, "with forged annotations")):
+        for ns, description in (
+            (strips, "without their label"),
+            (rewrites, "with forged annotations"),
+        ):
             scenario.eventually(partial(_has_no_held_pods, ns), BOUND)
-            scenario.check(f"pods {what} not released", len(_held(ns)))
+            scenario.check(f"pods {description} not released", len(_held(ns)))
         _check_other_tenants(scenario, due, time.time())
 
 
@@ -103,7 +108,7 @@ def _has_no_held_pods(ns: Namespace) -> bool:
 
 
 def _held(ns: Namespace) -> list[Object]:
-    return [one for one in ns.all("pods") if GATE in gates(one)]
+    return [manifest for manifest in ns.all("pods") if GATE in gates(manifest)]
 
 
 def burst_keys(scenario: Scenario) -> list[PodKey]:
@@ -122,8 +127,8 @@ def create_burst(scenario: Scenario) -> None:
     scenario.extra_namespaces.append(ns.namespace)
     began = time.time()
     scenario.due = int(began + 15 + 2 * len(keys) / RATE)
-    at = datetime.fromtimestamp(scenario.due, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
-    annotations = {"holdfast.dev/not-before": at}
+    timestamp = datetime.fromtimestamp(scenario.due, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    annotations = {"holdfast.dev/not-before": timestamp}
     ns.create_pods(pod(name, annotations, schedulerName="none") for _, name in keys)
 
 
@@ -217,7 +222,7 @@ def _change_repeatedly(scenario: Scenario, change: Callable[[str, bool], None]) 
     """Make objects not ready and ready again at a steady rate; return the number of changes."""
     began, seconds = time.monotonic(), scenario.long_or_short(30, 8)
     numbers = range(count_waiting(scenario) * OBJECTS_PER_POD)
-    others = [f"s-{number}" for number in numbers if number % OBJECTS_PER_POD]
+    names = [f"s-{number}" for number in numbers if number % OBJECTS_PER_POD]
 
     def flip(name: str) -> None:
         change(name, False)
@@ -228,13 +233,13 @@ def _change_repeatedly(scenario: Scenario, change: Callable[[str, bool], None]) 
         for flipped in range(flips):
             time.sleep(max(0.0, began + 2 * flipped / CHANGES - time.monotonic()))
             position = flipped % SHARED_EVERY
-            pool.submit(flip, others[flipped % len(others)] if position else SHARED)
+            pool.submit(flip, names[flipped % len(names)] if position else SHARED)
     return 2 * flips
 
 
 def _targets(number: int) -> str:
-    own = (f"service/s-{number * OBJECTS_PER_POD + each}" for each in range(OBJECTS_PER_POD))
-    return ", ".join([f"service/{SHARED}", *own])
+    targets = (f"service/s-{number * OBJECTS_PER_POD + index}" for index in range(OBJECTS_PER_POD))
+    return ", ".join([f"service/{SHARED}", *targets])
 
 
 def _endpoints(*, ready: bool) -> Object:
@@ -244,17 +249,19 @@ def _endpoints(*, ready: bool) -> Object:
 def _released(scenario: Scenario, keys: Sequence[PodKey]) -> list[PodKey]:
     scenario.testbed.audit.read()
     releases = scenario.testbed.audit.releases
-    return [key for key in keys if any(one.succeeded for one in releases[key])]
+    return [key for key in keys if any(write.succeeded for write in releases[key])]
 
 
 def _check_other_tenants(
     scenario: Scenario, since: float, until: float, limit: float = MAX_MEDIAN_LATE
 ) -> None:
     """Check the lateness of the load's pods that were due in a span: the median and the maximum."""
-    late = sorted(lateness(scenario, since, until))
-    scenario.check("no due pods in other namespaces", int(not late))
-    if late:
+    late_seconds = sorted(lateness(scenario, since, until))
+    scenario.check("no due pods in other namespaces", int(not late_seconds))
+    if late_seconds:
         scenario.check(
-            "seconds late in other namespaces, median", late[len(late) // 2], MAX_MEDIAN_LATE
+            "seconds late in other namespaces, median",
+            late_seconds[len(late_seconds) // 2],
+            MAX_MEDIAN_LATE,
         )
-        scenario.check("seconds late in other namespaces", late[-1], limit)
+        scenario.check("seconds late in other namespaces", late_seconds[-1], limit)

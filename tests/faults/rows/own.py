@@ -21,19 +21,19 @@ def own_prefix(scenario: Scenario) -> str:
 
 def pods_with_gate(scenario: Scenario, gate: str) -> list[str]:
     """Return the names of the row's own pods that have a gate."""
-    pods = [each for each in scenario.ns.all("pods") if gate in gates(each)]
-    names = [str(each["metadata"]["name"]) for each in pods]
+    pods = [pod for pod in scenario.ns.all("pods") if gate in gates(pod)]
+    names = [str(pod["metadata"]["name"]) for pod in pods]
     return [name for name in names if name.startswith(own_prefix(scenario))]
 
 
-def due_times(made: Iterable[Object]) -> Mapping[PodKey, float]:
+def due_times(pods: Iterable[Object]) -> Mapping[PodKey, float]:
     """Return the due times of pods with a delay in seconds, for `Scenario.own`."""
-    found = {}
-    for one in made:
-        meta = one["metadata"]
+    times = {}
+    for pod in pods:
+        meta = pod["metadata"]
         key = meta["namespace"], meta["name"]
-        found[key] = created(one) + float(meta["annotations"]["delay"])
-    return found
+        times[key] = created(pod) + float(meta["annotations"]["delay"])
+    return times
 
 
 def remove_gate(scenario: Scenario, names: Iterable[str], gate: str) -> None:
@@ -41,8 +41,8 @@ def remove_gate(scenario: Scenario, names: Iterable[str], gate: str) -> None:
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
         for name in names:
             path = pod_path(scenario.ns.namespace, name)
-            while gate in (found := read_gates(cluster, path)):
-                pointer = f"/spec/schedulingGates/{found.index(gate)}"
+            while gate in (pod_gates := read_gates(cluster, path)):
+                pointer = f"/spec/schedulingGates/{pod_gates.index(gate)}"
                 operations = [
                     {"op": "test", "path": pointer, "value": {"name": gate}},
                     {"op": "remove", "path": pointer},

@@ -32,11 +32,11 @@ def reinvoked(scenario: Scenario) -> None:
     """Have other webhooks add terms before and after ours, so that ours is reinvoked."""
     calls: Counter[str] = Counter()
 
-    def change(name: str, seen: Object, counts: Sequence[int]) -> list[Object]:
+    def change(name: str, manifest: Object, counts: Sequence[int]) -> list[Object]:
         calls[name] += 1
-        if seen["metadata"].get("name", "").startswith(own_prefix(scenario)):
-            return add_term(seen) if len(terms(seen)) in counts else []
-        if "annotations" in seen["metadata"]:
+        if manifest["metadata"].get("name", "").startswith(own_prefix(scenario)):
+            return add_term(manifest) if len(terms(manifest)) in counts else []
+        if "annotations" in manifest["metadata"]:
             return [{"op": "add", "path": "/metadata/annotations/seen-by", "value": name}]
         return []
 
@@ -44,61 +44,64 @@ def reinvoked(scenario: Scenario) -> None:
     scenario.extra_namespaces.append(name)
     ns = type(scenario.ns).create_new(plane, name)
     names = [f"{own_prefix(scenario)}{number}" for number in range(6 if scenario.short else 40)]
-    wanted = [pod(one, {"delay": "6", "type": "space"}) for one in names]
+    manifests = [pod(pod_name, {"delay": "6", "type": "space"}) for pod_name in names]
 
     def is_called() -> bool:
-        (seen,) = ns.create_pods(wanted[:1], dry_run=True)
-        return len(terms(seen)) == TERMS
+        (manifest,) = ns.create_pods(manifests[:1], dry_run=True)
+        return len(terms(manifest)) == TERMS
 
     with (
-        other_webhook(plane, "aa-first", lambda seen: change("first", seen, (0, 2))),
-        other_webhook(plane, "zz-last", lambda seen: change("last", seen, (1,))),
+        other_webhook(plane, "aa-first", lambda manifest: change("first", manifest, (0, 2))),
+        other_webhook(plane, "zz-last", lambda manifest: change("last", manifest, (1,))),
     ):
-        called = scenario.eventually(is_called)
-        made = ns.create_pods(wanted)
-        scenario.own |= due_times(made)
+        seconds = scenario.eventually(is_called)
+        pods = ns.create_pods(manifests)
+        scenario.own |= due_times(pods)
         scenario.wait(30, 6)
-    scenario.check("seconds until the other webhooks were called", called, BOUND)
+    scenario.check("seconds until the other webhooks were called", seconds, BOUND)
     scenario.check("other webhooks not called", 2 - len(calls))
-    wrong = [one for one in made if count_requirements(one) != [1] * TERMS]
-    scenario.check("pods without our requirement once in each term", len(wrong))
-    wrong = [one for one in made if gates(one) != [GATE]]
-    scenario.check("own pods without exactly one gate", len(wrong))
-    first, second = rounds(plane.audit_log, name)
-    scenario.figures["reviewed twice"] = len(first & second)
-    scenario.check("pods not reviewed twice", len(names) - len(first & second))
+    wrong_pods = [manifest for manifest in pods if count_requirements(manifest) != [1] * TERMS]
+    scenario.check("pods without our requirement once in each term", len(wrong_pods))
+    wrong_pods = [manifest for manifest in pods if gates(manifest) != [GATE]]
+    scenario.check("own pods without exactly one gate", len(wrong_pods))
+    first_round, second_round = rounds(plane.audit_log, name)
+    scenario.figures["reviewed twice"] = len(first_round & second_round)
+    scenario.check("pods not reviewed twice", len(names) - len(first_round & second_round))
 
     def are_bound() -> bool:
-        return all(one["spec"].get("nodeName") for one in ns.all("pods"))
+        return all(manifest["spec"].get("nodeName") for manifest in ns.all("pods"))
 
     scenario.check("seconds until the pods were bound", scenario.eventually(are_bound), BOUND)
-    allowed = plane.kubectl("get", "nodes", "-l", f"{ROLE}=edge", "-o", "name").split()
-    misplaced = [
-        one for one in ns.all("pods") if f"node/{one['spec'].get('nodeName')}" not in allowed
+    edge_nodes = plane.kubectl("get", "nodes", "-l", f"{ROLE}=edge", "-o", "name").split()
+    misplaced_pods = [
+        manifest
+        for manifest in ns.all("pods")
+        if f"node/{manifest['spec'].get('nodeName')}" not in edge_nodes
     ]
-    scenario.check("pods on excluded nodes", len(misplaced))
+    scenario.check("pods on excluded nodes", len(misplaced_pods))
 
 
-def terms(seen: Object) -> list[Object]:
+def terms(manifest: Object) -> list[Object]:
     """Return the required terms of a pod's node affinity."""
-    affinity = seen["spec"].get("affinity", {}).get("nodeAffinity", {})
+    affinity = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
     return list(affinity.get(REQUIRED, {}).get("nodeSelectorTerms", ()))
 
 
-def add_term(seen: Object) -> list[Object]:
+def add_term(manifest: Object) -> list[Object]:
     """Return a patch that adds another term."""
     path = "/spec/affinity"
-    if terms(seen):
+    if terms(manifest):
         path += f"/nodeAffinity/{REQUIRED}/nodeSelectorTerms/-"
         return [{"op": "add", "path": path, "value": OTHERS}]
-    value = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [OTHERS]}}}
-    return [{"op": "add", "path": path, "value": value}]
+    affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [OTHERS]}}}
+    return [{"op": "add", "path": path, "value": affinity}]
 
 
-def count_requirements(seen: Object) -> list[int]:
+def count_requirements(manifest: Object) -> list[int]:
     """Return how often each of a pod's terms has our requirement."""
     return [
-        sum(one["key"] == ROLE for one in term.get("matchExpressions", ())) for term in terms(seen)
+        sum(expression["key"] == ROLE for expression in term.get("matchExpressions", ()))
+        for term in terms(manifest)
     ]
 
 

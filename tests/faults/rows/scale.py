@@ -63,21 +63,21 @@ def create_held_pods(scenario: Scenario) -> None:
 def many(scenario: Scenario) -> None:
     """Restart both controllers while 50,000 pods are held."""
     count = count_held(scenario)
-    for each in scenario.testbed.controllers:
-        each.kill()
+    for controller in scenario.testbed.controllers:
+        controller.kill()
     began = time.monotonic()
-    for each in scenario.testbed.controllers:
-        each.start()
+    for controller in scenario.testbed.controllers:
+        controller.start()
     leader = scenario.testbed.leader()
     scenario.eventually(partial(knows, leader, count))
     scenario.check("seconds until the leader knew all held pods", time.monotonic() - began, BOUND)
     scenario.wait(10)
-    highest = max(
+    peak_bytes = max(
         process.memory_info().rss
         for name, process in scenario.testbed.processes().items()
         if name.startswith("controller")
     )
-    scenario.check("MiB of a controller", highest / 2**20, memory_limit())
+    scenario.check("MiB of a controller", peak_bytes / 2**20, memory_limit())
     with scenario.load.without_annotations():  # until the load's held pods are released
         scenario.eventually(lambda: metric(leader, HELD_PODS) == count)
         difference = abs(count - metric(leader, HELD_PODS))
@@ -144,7 +144,7 @@ def at_once(scenario: Scenario) -> None:
     def released() -> list[Write]:
         audit.read()
         writes = [audit.releases[namespace, name] for name in names]
-        return [each[-1] for each in writes if each and each[-1].succeeded]
+        return [attempts[-1] for attempts in writes if attempts and attempts[-1].succeeded]
 
     with ThreadPoolExecutor(LISTERS) as pool:
         time.sleep(max(0.0, due - time.time() - 1))
@@ -158,11 +158,13 @@ def at_once(scenario: Scenario) -> None:
         scenario.figures["percent of processor time idle"] = idle
     else:
         scenario.check("percent of processor time idle", idle, MAX_IDLE)
-    found = released()
-    scenario.check("early", sum(one.at < due for one in found))
-    scenario.check("pods not released", len(names) - len(found))
+    final_writes = released()
+    scenario.check("early", sum(write.at < due for write in final_writes))
+    scenario.check("pods not released", len(names) - len(final_writes))
     scenario.check(
-        "seconds until the last release", max((one.ended for one in found), default=0) - due, BOUND
+        "seconds until the last release",
+        max((write.ended for write in final_writes), default=0) - due,
+        BOUND,
     )
 
 
@@ -177,6 +179,8 @@ def list_pods(scenario: Scenario, stop: threading.Event) -> None:
 def memory_limit() -> float:
     """Return the memory limit of a controller in the manifests, in MiB."""
     text = (MANIFESTS / "base" / "controller.yaml").read_text()
-    (found,) = [each for each in yaml.safe_load_all(text) if each["kind"] == "Deployment"]
-    (container,) = found["spec"]["template"]["spec"]["containers"]
+    (deployment,) = [
+        document for document in yaml.safe_load_all(text) if document["kind"] == "Deployment"
+    ]
+    (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return float(container["resources"]["limits"]["memory"].removesuffix("Mi"))

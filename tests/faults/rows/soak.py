@@ -96,31 +96,33 @@ EXPECTED = {
 def soak(scenario: Scenario) -> None:
     """Run one fault after another in its short form, then check that no process has grown."""
     full = not scenario.short
-    everything = [*CHOICE, *scale.FAULTS] if full else CHOICE  # the rows of scale are large
+    faults = [*CHOICE, *scale.FAULTS] if full else CHOICE  # the rows of scale are large
     random_minutes, warmup_minutes, measured_minutes = MINUTES if full else SHORT_MINUTES
-    run_faults(scenario, everything, random_minutes)
+    run_faults(scenario, faults, random_minutes)
     run_faults(scenario, STEADY, warmup_minutes)
     if full:
         # A first term as leader adds 10 MB of threads and connections, which is not a leak.
         run_faults(scenario, HANDOVER, 0.0, least=CONTROLLERS)
-    before = measure_minimum(scenario)
+    figures_before = measure_minimum(scenario)
     run_faults(scenario, STEADY, measured_minutes)
-    after = measure_minimum(scenario)
-    scenario.check("processes that ended", len(before.keys() - after.keys()))
-    for one in sorted(before.keys() & after.keys()):
-        for name, old, new in zip(COUNTED, before[one], after[one], strict=True):
-            scenario.figures[f"growth in {name} of {one[0]}"] = round(new - old, 1)
+    figures_after = measure_minimum(scenario)
+    scenario.check("processes that ended", len(figures_before.keys() - figures_after.keys()))
+    for key in sorted(figures_before.keys() & figures_after.keys()):
+        for name, old, new in zip(COUNTED, figures_before[key], figures_after[key], strict=True):
+            scenario.figures[f"growth in {name} of {key[0]}"] = round(new - old, 1)
     limits = dict.fromkeys(COUNTED, scenario.long_or_short(FEW, SHORT_FEW))
     limits["MB"] = scenario.long_or_short(GROWTH, SHORT_GROWTH)
     for number, name in enumerate(COUNTED):
-        grown = [
-            after[one][number]
-            - max(before[one][number], EXPECTED[one[0].partition("-")[0]][number])
-            for one in before.keys() & after.keys()
+        growths = [
+            figures_after[key][number]
+            - max(figures_before[key][number], EXPECTED[key[0].partition("-")[0]][number])
+            for key in figures_before.keys() & figures_after.keys()
         ]
-        scenario.check(f"growth in {name}", round(max([0.0, *grown]), 1), limits[name])
-        highest = max((each[number] for each in after.values()), default=0.0)
-        scenario.figures[f"maximum {name} at the end"] = round(highest, 1)
+        scenario.check(f"growth in {name}", round(max([0.0, *growths]), 1), limits[name])
+        maximum = max(
+            (process_figures[number] for process_figures in figures_after.values()), default=0.0
+        )
+        scenario.figures[f"maximum {name} at the end"] = round(maximum, 1)
 
 
 def run_faults(
@@ -131,12 +133,12 @@ def run_faults(
     Stop after `minutes`, but not before `least` faults have run.
     """
     end, count = time.monotonic() + 60 * minutes, 0
-    left: list[Fault] = []
+    queue: list[Fault] = []
     while time.monotonic() < end or count < least:
         count += 1
-        if not left:
-            left = scenario.rng.sample(choice, len(choice))
-        fault = left.pop()
+        if not queue:
+            queue = scenario.rng.sample(choice, len(choice))
+        fault = queue.pop()
         inner = scenario.run(fault)
         for name, check in inner.checks.items():
             if not check.passed:
@@ -151,16 +153,16 @@ def measure_minimum(scenario: Scenario) -> dict[tuple[str, int], Figures]:
     Connections to the API server are closed first: those that a burst opened are not a leak.
     """
     scenario.testbed.proxy.cut()
-    found: dict[tuple[str, int], Figures] = {}
+    minimums: dict[tuple[str, int], Figures] = {}
     end = time.monotonic() + scenario.long_or_short(QUIET, SHORT_QUIET)
     while time.monotonic() < end:
         for name, process in scenario.testbed.processes().items():
             with suppress(psutil.NoSuchProcess):  # it has just been replaced
-                key, seen = (name, process.pid), figures(process)
-                least = map(min, seen, found.get(key, seen))
-                found[key] = next(least), next(least), next(least), next(least)
+                key, current_figures = (name, process.pid), figures(process)
+                least = map(min, current_figures, minimums.get(key, current_figures))
+                minimums[key] = next(least), next(least), next(least), next(least)
         scenario.wait(INTERVAL)
-    return {key: found[key] for key in found if psutil.pid_exists(key[1])}
+    return {key: minimums[key] for key in minimums if psutil.pid_exists(key[1])}
 
 
 def figures(process: psutil.Process) -> Figures:

@@ -49,14 +49,14 @@ def process_tree(pid: int) -> list[psutil.Process]:
 
 def kill_all(processes: Iterable[psutil.Process]) -> None:
     """Kill processes together, as at the end of a container."""
-    for each in processes:
-        each.kill()
+    for process in processes:
+        process.kill()
 
 
 def error_duration(scenario: Scenario, since: float) -> float:
     """Return for how many seconds after `since` creations still failed; 0 if none did."""
-    failures = [one.at - since for one in scenario.load.failures if one.by_webhook]
-    return max([0.0, *(at for at in failures if at > 0)])
+    failures = [failure.at - since for failure in scenario.load.failures if failure.by_webhook]
+    return max([0.0, *(seconds for seconds in failures if seconds > 0)])
 
 
 def busiest(scenario: Scenario) -> int:
@@ -73,7 +73,11 @@ def count_connections(scenario: Scenario) -> Sequence[int]:
     """Count the open connections from the API server to each replica."""
     server = psutil.Process(scenario.testbed.plane.process(API_SERVER).pid)
     connections = server.net_connections("tcp")
-    ports = Counter(one.raddr.port for one in connections if one.status == psutil.CONN_ESTABLISHED)
+    ports = Counter(
+        connection.raddr.port
+        for connection in connections
+        if connection.status == psutil.CONN_ESTABLISHED
+    )
     return [ports[scenario.testbed.installed.ports[number]] for number in (0, 1)]
 
 
@@ -82,20 +86,20 @@ def count_connections(scenario: Scenario) -> Sequence[int]:
 )
 def killed(scenario: Scenario) -> None:
     """Kill one replica, then the other; remove each from the Service and restart it."""
-    first = busiest(scenario)
-    for number in (first, 1 - first) * (1 if scenario.short else 2):
+    first_number = busiest(scenario)
+    for number in (first_number, 1 - first_number) * (1 if scenario.short else 2):
         scenario.testbed.taken_down.add(number)
         since = time.time()
         kill_all(process_tree(scenario.testbed.replicas[number].pid))
         scenario.wait(KUBELET_SECONDS)
         port = scenario.testbed.installed.ports[number]
         scenario.testbed.installed.join(number, port, ready=False)
-        removed = time.time() - since
+        removal_seconds = time.time() - since
         scenario.testbed.replicas[number].kill()
         scenario.testbed.restart(number)
-        limit = ERRORS_END + removed - KUBELET_SECONDS
+        limit = ERRORS_END + removal_seconds - KUBELET_SECONDS
         scenario.wait(max(0.0, since + limit + _TIMEOUT - time.time()))
-        scenario.figures["seconds until the replica left the Service"] = round(removed, 1)
+        scenario.figures["seconds until the replica left the Service"] = round(removal_seconds, 1)
         scenario.check("seconds until errors ended", error_duration(scenario, since), limit)
 
 
@@ -113,25 +117,29 @@ def stopped(scenario: Scenario) -> None:
     replica is paused: at the next peak, each of these connections fails one creation.
     """
     scenario.load.burst(PEAK, f"peak-{scenario.mark}")
-    first = busiest(scenario)
-    for number in (first, 1 - first):
+    first_number = busiest(scenario)
+    for number in (first_number, 1 - first_number):
         processes = process_tree(scenario.testbed.replicas[number].pid)
         since = time.time()
-        for each in processes:
-            each.send_signal(signal.SIGSTOP)
+        for process in processes:
+            process.send_signal(signal.SIGSTOP)
         try:
             scenario.wait(ERRORS_END + _MARGIN)
-            removed = time.time()
-            unused = count_connections(scenario)[number]
+            removed_at = time.time()
+            connection_count = count_connections(scenario)[number]
             scenario.load.burst(PEAK, f"peak-{number}-{scenario.mark}")
             scenario.wait(max(0.0, since + 30 - time.time()), _TIMEOUT)
         finally:
-            for each in processes:
-                each.send_signal(signal.SIGCONT)
-        failed = sum(one.by_webhook and one.at >= removed for one in scenario.load.failures)
-        scenario.figures[f"connections to stopped replica {number}"] = unused
-        scenario.figures[f"creations failed by stopped replica {number}"] = failed
-        scenario.check("failed creations beyond one per connection", max(0, failed - unused))
+            for process in processes:
+                process.send_signal(signal.SIGCONT)
+        failure_count = sum(
+            failure.by_webhook and failure.at >= removed_at for failure in scenario.load.failures
+        )
+        scenario.figures[f"connections to stopped replica {number}"] = connection_count
+        scenario.figures[f"creations failed by stopped replica {number}"] = failure_count
+        scenario.check(
+            "failed creations beyond one per connection", max(0, failure_count - connection_count)
+        )
         scenario.wait(ERRORS_END)
 
 
@@ -163,13 +171,15 @@ def out_of_memory(scenario: Scenario) -> None:
 def all_down(scenario: Scenario) -> None:
     """Stop both replicas for a minute."""
     scenario.testbed.taken_down |= {0, 1}
-    before = len(scenario.load.failures)
-    for each in scenario.testbed.replicas:
-        kill_all(process_tree(each.pid))
-        each.kill()
+    failure_count = len(scenario.load.failures)
+    for replica in scenario.testbed.replicas:
+        kill_all(process_tree(replica.pid))
+        replica.kill()
     scenario.wait(60, 6)
-    rejected = [one for one in scenario.load.failures[before:] if one.pod.annotated]
-    scenario.check("no pods rejected", int(not rejected))
+    rejections = [
+        failure for failure in scenario.load.failures[failure_count:] if failure.pod.annotated
+    ]
+    scenario.check("no pods rejected", int(not rejections))
     for number in range(2):
         scenario.testbed.restart(number)
     since = time.time()
@@ -189,9 +199,9 @@ def slow(scenario: Scenario) -> None:
         scenario.testbed.slow_reviews(0.0)
     # each pod is reviewed twice: by the mutating and by the validating webhook
     latencies = [
-        one.seconds
-        for one in scenario.load.latencies
-        if one.annotated and began < one.began < ended - seconds
+        latency.seconds
+        for latency in scenario.load.latencies
+        if latency.annotated and began < latency.began < ended - seconds
     ]
     too_fast = [latency for latency in latencies if latency < seconds]
     scenario.check("no pods reviewed", int(not latencies))
@@ -205,37 +215,39 @@ def full_disk(scenario: Scenario) -> None:
     commands = [*replicas, *scenario.testbed.controllers]
 
     def lengths() -> list[int]:
-        return [one.log.stat().st_size for one in commands]
+        return [command.log.stat().st_size for command in commands]
 
     with limited(commands, psutil.RLIMIT_FSIZE, lambda _: 1):
-        before = lengths()
-        rejected = count_rejected(replicas)
+        lengths_before = lengths()
+        rejected_count = count_rejected(replicas)
         scenario.wait(60, 8)
-        rejected += count_rejected(replicas)
-        written = sum(lengths()) - sum(before)
-    scenario.check("invalid reviews not rejected", 2 * INVALID_REVIEWS * len(replicas) - rejected)
-    scenario.check("bytes logged during the fault", written)
+        rejected_count += count_rejected(replicas)
+        written_bytes = sum(lengths()) - sum(lengths_before)
+    scenario.check(
+        "invalid reviews not rejected", 2 * INVALID_REVIEWS * len(replicas) - rejected_count
+    )
+    scenario.check("bytes logged during the fault", written_bytes)
     old_lengths = lengths()
     count_rejected(replicas)
-    mute = [
+    mute_lengths = [
         old for old, new in zip(old_lengths[: len(replicas)], lengths(), strict=False) if new == old
     ]
-    scenario.check("replicas that log nothing after the fault", len(mute))
+    scenario.check("replicas that log nothing after the fault", len(mute_lengths))
 
 
 def count_rejected(replicas: Iterable[Command]) -> int:
     """Send invalid reviews to replicas, and return how many of them were rejected."""
     body = json.dumps(make_review(make_pod({"delay": "tomorrow"})))
     headers = {"Content-Type": "application/json"}
-    context, rejected = ssl._create_unverified_context(), 0
-    for each in replicas:
+    context, rejected_count = ssl._create_unverified_context(), 0
+    for replica in replicas:
         for _ in range(INVALID_REVIEWS):
-            client = HTTPSConnection(each.address, timeout=REVIEW_TIMEOUT, context=context)
+            client = HTTPSConnection(replica.address, timeout=REVIEW_TIMEOUT, context=context)
             with closing(client), suppress(OSError, HTTPException, ValueError):
                 client.request("POST", "/mutate", body, headers)
                 response = json.loads(client.getresponse().read())
-                rejected += response["response"]["allowed"] is False
-    return rejected
+                rejected_count += response["response"]["allowed"] is False
+    return rejected_count
 
 
 @FAULTS.row(
@@ -247,29 +259,33 @@ def count_rejected(replicas: Iterable[Command]) -> int:
 def no_descriptors(scenario: Scenario) -> None:
     """Prevent replicas from opening another file or connection."""
     replicas, load = scenario.testbed.replicas, scenario.load
-    before_fault = [count_accept_errors(one) for one in replicas]
+    before_fault = [count_accept_errors(replica) for replica in replicas]
     with (
-        limited(replicas, psutil.RLIMIT_NOFILE, lambda one: one.num_fds()),
-        descriptors_taken(replicas) as taken,
+        limited(replicas, psutil.RLIMIT_NOFILE, lambda process: process.num_fds()),
+        descriptors_taken(replicas) as descriptor_count,
     ):
-        since, before = time.time(), len(load.due)
+        since, due_count = time.time(), len(load.due)
         scenario.wait(60, 8)
-        held = len(load.due) - before
-        failed = [one for one in load.failures if one.at >= since and one.pod.delay]
-    accepted = [
-        one
-        for one, old in zip(replicas, before_fault, strict=True)
-        if count_accept_errors(one) == old
+        held_count = len(load.due) - due_count
+        failures = [
+            failure for failure in load.failures if failure.at >= since and failure.pod.delay
+        ]
+    accepting_replicas = [
+        replica
+        for replica, error_count in zip(replicas, before_fault, strict=True)
+        if count_accept_errors(replica) == error_count
     ]
-    scenario.check("replicas that never failed to accept", len(accepted))
-    scenario.check("no pods held", int(not held))
+    scenario.check("replicas that never failed to accept", len(accepting_replicas))
+    scenario.check("no pods held", int(not held_count))
     scenario.check(
-        "rejected share of delayed pods", len(failed) / max(1, len(failed) + held), MAX_REJECTED
+        "rejected share of delayed pods",
+        len(failures) / max(1, len(failures) + held_count),
+        MAX_REJECTED,
     )
     scenario.figures |= {
-        "held during the fault": held,
-        "rejected during the fault": len(failed),
-        "descriptors taken": taken,
+        "held during the fault": held_count,
+        "rejected during the fault": len(failures),
+        "descriptors taken": descriptor_count,
     }
     since = time.time()
     scenario.wait(ERRORS_END + _TIMEOUT)
@@ -280,20 +296,22 @@ def no_descriptors(scenario: Scenario) -> None:
 def descriptors_taken(replicas: Iterable[Command]) -> Iterator[int]:
     """Use up the remaining descriptors with clients that sent one request; yield their number."""
     context = ssl._create_unverified_context()
-    taken = 0
+    descriptor_count = 0
     with ExitStack() as stack:
-        for each in replicas:
+        for replica in replicas:
             for _ in range(MAX_FREE):
                 client = stack.enter_context(
-                    closing(HTTPSConnection(each.address, timeout=KUBELET_SECONDS, context=context))
+                    closing(
+                        HTTPSConnection(replica.address, timeout=KUBELET_SECONDS, context=context)
+                    )
                 )
                 try:
                     client.request("GET", "/healthz")
                     client.getresponse().read()
                 except OSError:
                     break
-                taken += 1
-        yield taken
+                descriptor_count += 1
+        yield descriptor_count
 
 
 def count_accept_errors(replica: Command) -> int:
@@ -306,14 +324,14 @@ def limited(
     commands: Iterable[Command], kind: int, limit: Callable[[psutil.Process], int]
 ) -> Iterator[None]:
     """Set a resource limit for all processes of these commands while the block runs."""
-    before = {}
+    limits = {}
     for command in commands:
-        before[command.pid] = psutil.Process(command.pid).rlimit(kind)
+        limits[command.pid] = psutil.Process(command.pid).rlimit(kind)
         for process in process_tree(command.pid):
-            process.rlimit(kind, (limit(process), before[command.pid][1]))
+            process.rlimit(kind, (limit(process), limits[command.pid][1]))
     try:
         yield
     finally:
-        for pid, original in before.items():
+        for pid, original in limits.items():
             for process in process_tree(pid):
                 process.rlimit(kind, original)

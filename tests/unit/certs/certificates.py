@@ -40,14 +40,14 @@ def action(observed: Observation, plan: Plan = PLAN) -> Action | None:
 
 def steady(now: datetime = NOW, **others: Any) -> Observation:
     ca, leaf = first()
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "authority": ca,
         "leaf": leaf,
         "bundles": [ca["tls.crt"]],
         "trusted": trusted(ca),
         "served": [authority.read(leaf["tls.crt"])],
     }
-    return Observation(**{"now": now, **given, **others})
+    return Observation(**{"now": now, **defaults, **others})
 
 
 @lru_cache

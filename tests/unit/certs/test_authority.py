@@ -68,9 +68,9 @@ def test_server_verifies(subject: x509.DNSName | x509.IPAddress) -> None:
 
 
 def test_client_verifies() -> None:
-    found = policy().build_client_verifier().verify(read(CLIENT), [])
+    verified = policy().build_client_verifier().verify(read(CLIENT), [])
 
-    assert [read(CLIENT), read(CA)] == found.chain
+    assert [read(CLIENT), read(CA)] == verified.chain
 
 
 @pytest.mark.parametrize(
@@ -145,10 +145,10 @@ def test_lifetime_begins_an_hour_early(pair: KeyPair, lifetime: timedelta) -> No
 
 
 def test_no_alternative_names() -> None:
-    bare = authority.issue(CA, common_name="x", now=NOW)
+    pair = authority.issue(CA, common_name="x", now=NOW)
 
     with pytest.raises(x509.ExtensionNotFound):
-        extension(bare, x509.SubjectAlternativeName)
+        extension(pair, x509.SubjectAlternativeName)
 
 
 @pytest.mark.parametrize(
@@ -188,8 +188,12 @@ def test_only_the_ca_may_sign(pair: KeyPair, signs: bool) -> None:
 def test_client_subject_has_user_and_groups() -> None:
     subject = read(CLIENT).subject
 
-    assert [one.value for one in subject.get_attributes_for_oid(NameOID.COMMON_NAME)] == ["jane"]
-    assert [one.value for one in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)] == [
+    assert [
+        attribute.value for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)
+    ] == ["jane"]
+    assert [
+        attribute.value for attribute in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
+    ] == [
         "system:masters",
         "dev",
     ]
@@ -241,7 +245,9 @@ def test_invalid_ip_address_is_rejected(address: str) -> None:
 @pytest.mark.parametrize("part", [authority._BEGIN, authority._END, b"\n"])
 def test_large_pem_is_read_up_to_the_limits(part: bytes) -> None:
     text = (part + b"\n") * (1_000_000 // len(part))
-    assert [one.pem for one in authority.read_all(CA.certificate + text)] == [CA.certificate]
+    assert [certificate.pem for certificate in authority.read_all(CA.certificate + text)] == [
+        CA.certificate
+    ]
     assert len(authority.read_all(CA.certificate * 1_000)) == authority.MOST
     with pytest.raises(ValueError, match="a certificate may have"):
         authority.read(CA.certificate + text)
@@ -292,7 +298,9 @@ def test_certificate_with_an_unknown_version_is_rejected() -> None:
     ):
         with pytest.raises(ValueError, match="not a valid X509 version"):
             call(text)
-    assert [one.pem for one in authority.read_all(pem + CA.certificate)] == [CA.certificate]
+    assert [certificate.pem for certificate in authority.read_all(pem + CA.certificate)] == [
+        CA.certificate
+    ]
     assert not authority.pair_matches(KeyPair(pem, CA.key))
     assert not authority.issued_by(CA.certificate, pem)
     assert not authority.issued_by(pem, CA.certificate)

@@ -42,10 +42,10 @@ def rsa_ca() -> Data:
         .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
         .sign(key, hashes.SHA256())
     )
-    pem, plain = serialization.Encoding.PEM, serialization.NoEncryption()
+    pem, encryption = serialization.Encoding.PEM, serialization.NoEncryption()
     return {
         "tls.crt": certificate.public_bytes(pem),
-        "tls.key": key.private_bytes(pem, serialization.PrivateFormat.PKCS8, plain),
+        "tls.key": key.private_bytes(pem, serialization.PrivateFormat.PKCS8, encryption),
     }
 
 
@@ -63,32 +63,32 @@ def test_ca_rotation_step_by_step() -> None:
     leaf = run_next_step(observed(ca, leaf, served=served))
     assert action(observed(ca, leaf)) is Action.INTRODUCE
     introduced = run_next_step(observed(ca, leaf))
-    both = Authority.read(introduced)
-    assert both is not None
-    assert both.bundle == introduced["tls.crt"] + introduced["next.crt"]
+    both_cas = Authority.read(introduced)
+    assert both_cas is not None
+    assert both_cas.bundle == introduced["tls.crt"] + introduced["next.crt"]
     assert introduced["tls.crt"] == ca["tls.crt"]
 
     assert action(observed(introduced, leaf)) is None
-    known = trusted(introduced, 59.9, "next.crt")
-    assert action(observed(introduced, leaf, trusted=known)) is None
-    known = {**trusted(introduced), **trusted(introduced, 60, "next.crt")}
-    assert action(observed(introduced, leaf, trusted=known)) is Action.PROMOTE
-    promoted = run_next_step(observed(introduced, leaf, trusted=known))
+    trusted_cas = trusted(introduced, 59.9, "next.crt")
+    assert action(observed(introduced, leaf, trusted=trusted_cas)) is None
+    trusted_cas = {**trusted(introduced), **trusted(introduced, 60, "next.crt")}
+    assert action(observed(introduced, leaf, trusted=trusted_cas)) is Action.PROMOTE
+    promoted = run_next_step(observed(introduced, leaf, trusted=trusted_cas))
     assert promoted["tls.crt"] == introduced["next.crt"]
     assert promoted["retired.crt"] == ca["tls.crt"]
     assert datetime.fromisoformat(promoted["retired-until"].decode()) == now + 30 * DAY
 
-    assert action(observed(promoted, leaf, trusted=known)) is Action.ISSUE
-    renewed = run_next_step(observed(promoted, leaf, trusted=known))
-    assert action(observed(promoted, renewed, trusted=known)) is None
+    assert action(observed(promoted, leaf, trusted=trusted_cas)) is Action.ISSUE
+    renewed = run_next_step(observed(promoted, leaf, trusted=trusted_cas))
+    assert action(observed(promoted, renewed, trusted=trusted_cas)) is None
     now += 10 * DAY
-    assert action(observed(promoted, renewed, trusted=known)) is None
+    assert action(observed(promoted, renewed, trusted=trusted_cas)) is None
     now += 20 * DAY
-    renewed = run_next_step(observed(promoted, renewed, trusted=known))
-    assert action(observed(promoted, renewed, trusted=known)) is Action.FORGET
-    forgotten = run_next_step(observed(promoted, renewed, trusted=known))
+    renewed = run_next_step(observed(promoted, renewed, trusted=trusted_cas))
+    assert action(observed(promoted, renewed, trusted=trusted_cas)) is Action.FORGET
+    forgotten = run_next_step(observed(promoted, renewed, trusted=trusted_cas))
     assert forgotten == {"tls.crt": promoted["tls.crt"], "tls.key": promoted["tls.key"]}
-    assert action(observed(forgotten, renewed, trusted=known)) is None
+    assert action(observed(forgotten, renewed, trusted=trusted_cas)) is None
 
 
 LOST: list[Any] = [
@@ -104,46 +104,48 @@ def test_lost_ca_stays_trusted(lost: Data | None) -> None:
     observed = steady(authority=lost, trusted={})
     assert action(observed) is Action.NEW_AUTHORITY
     assert action(replace(observed, known_for=timedelta())) is Action.NEW_AUTHORITY
-    after = Authority.read(run_next_step(observed))
-    assert after is not None
-    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
-    assert after.retired_until == NOW + authority.LEAF_LIFETIME
+    updated = Authority.read(run_next_step(observed))
+    assert updated is not None
+    assert [certificate.pem for certificate in updated.retired] == [ca["tls.crt"]]
+    assert updated.retired_until == NOW + authority.LEAF_LIFETIME
     # nothing is issued until API servers trust the CA
-    assert action(steady(authority=after.data(), trusted={})) is None
-    assert rotation.serves(authority.read(leaf["tls.crt"]), after.bundle, NOW, PLAN.names)
+    assert action(steady(authority=updated.data(), trusted={})) is None
+    assert rotation.serves(authority.read(leaf["tls.crt"]), updated.bundle, NOW, PLAN.names)
 
 
 def test_lost_ca_is_recovered_from_the_leaf_secret() -> None:
     ca, _ = first()
-    after = Authority.read(run_next_step(steady(authority=None, bundles=[b""])))
-    assert after is not None
-    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
+    updated = Authority.read(run_next_step(steady(authority=None, bundles=[b""])))
+    assert updated is not None
+    assert [certificate.pem for certificate in updated.retired] == [ca["tls.crt"]]
 
 
 def test_ca_without_its_key_is_retired() -> None:
     ca, _ = first()
     observed = steady(authority={**ca, "tls.key": another()[0]["tls.key"]})
-    after = Authority.read(run_next_step(observed))
-    assert after is not None
-    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
+    updated = Authority.read(run_next_step(observed))
+    assert updated is not None
+    assert [certificate.pem for certificate in updated.retired] == [ca["tls.crt"]]
 
 
 def test_ca_with_an_rsa_key_is_retired() -> None:
-    found = Authority.read(run_next_step(steady(authority=RSA)))
-    assert found is not None
-    assert fingerprint(RSA["tls.crt"]) in {one.fingerprint for one in found.retired}
+    updated = Authority.read(run_next_step(steady(authority=RSA)))
+    assert updated is not None
+    assert fingerprint(RSA["tls.crt"]) in {
+        certificate.fingerprint for certificate in updated.retired
+    }
 
 
 def restored(**others: Any) -> Observation:
     """Return an observation of a replaced CA that was restored from a backup."""
     ca, leaf = another()
-    given: dict[str, Any] = {
+    defaults: dict[str, Any] = {
         "leaf": leaf,
         "bundles": [ca["tls.crt"]],
         "trusted": trusted(ca),
         "served": [authority.read(leaf["tls.crt"])],
     }
-    return steady(**{**given, **others})
+    return steady(**{**defaults, **others})
 
 
 @pytest.mark.parametrize(
@@ -159,62 +161,62 @@ def restored(**others: Any) -> Observation:
 def test_served_ca_missing_from_a_restored_secret_stays_trusted(
     change: dict[str, Any],
 ) -> None:
-    ca, (needed, needed_leaf) = first()[0], another()
+    ca, (other_ca, other_leaf) = first()[0], another()
     observed = restored(**change)
     assert action(observed) is Action.RETAIN
     data = run_next_step(observed)
     assert data["tls.crt"] == ca["tls.crt"]
-    assert data["retired.crt"] == needed["tls.crt"]
+    assert data["retired.crt"] == other_ca["tls.crt"]
     until = observed.now + authority.LEAF_LIFETIME
     assert datetime.fromisoformat(data["retired-until"].decode()) == until
-    after = Authority.read(data)
-    assert after is not None
-    certificate = authority.read(needed_leaf["tls.crt"])
-    assert rotation.serves(certificate, after.bundle, observed.now, PLAN.names)
+    updated = Authority.read(data)
+    assert updated is not None
+    certificate = authority.read(other_leaf["tls.crt"])
+    assert rotation.serves(certificate, updated.bundle, observed.now, PLAN.names)
     # nothing is issued until API servers trust the CA
     assert action(replace(observed, authority=data)) is None
 
 
 def test_restored_ca_signs_once_trusted_and_replaces_the_other() -> None:
-    ca, (needed, _) = first()[0], another()
+    ca, (other_ca, _) = first()[0], another()
     data = run_next_step(restored())
-    bundles = [ca["tls.crt"] + needed["tls.crt"]]
-    known = {**trusted(ca), **trusted(needed)}
-    observed = restored(authority=data, bundles=bundles, trusted=known)
+    bundles = [ca["tls.crt"] + other_ca["tls.crt"]]
+    trusted_cas = {**trusted(ca), **trusted(other_ca)}
+    observed = restored(authority=data, bundles=bundles, trusted=trusted_cas)
     assert action(observed) is Action.ISSUE
     leaf = run_next_step(observed)
     served = [authority.read(leaf["tls.crt"])]
-    later = restored(
+    after_issue = restored(
         now=NOW + PLAN.settling,
         authority=data,
         leaf=leaf,
         bundles=bundles,
-        trusted=known,
+        trusted=trusted_cas,
         served=served,
     )
-    assert action(later) is Action.FORGET
-    assert run_next_step(later) == ca
-    assert action(replace(later, authority=ca)) is None
+    assert action(after_issue) is Action.FORGET
+    assert run_next_step(after_issue) == ca
+    assert action(replace(after_issue, authority=ca)) is None
 
 
 def test_bundled_ca_without_a_valid_served_leaf_is_not_retained() -> None:
     ca, _ = first()
     planted_bundle = [ca["tls.crt"] + another()[0]["tls.crt"]]
     assert action(steady(bundles=planted_bundle)) is None
-    late = NOW + 31 * DAY
-    leaf = run_next_step(steady(late, leaf=None))
-    theirs = authority.read(another()[1]["tls.crt"])
-    served = [authority.read(leaf["tls.crt"]), theirs]
-    assert action(steady(late, leaf=leaf, served=served, bundles=planted_bundle)) is None
+    now = NOW + 31 * DAY
+    leaf = run_next_step(steady(now, leaf=None))
+    other_leaf = authority.read(another()[1]["tls.crt"])
+    served = [authority.read(leaf["tls.crt"]), other_leaf]
+    assert action(steady(now, leaf=leaf, served=served, bundles=planted_bundle)) is None
 
 
 def test_retained_cas_do_not_exceed_the_limit_of_retired_cas() -> None:
-    crowd = [authority.new_ca(str(number), now=NOW).certificate for number in range(20)]
-    full = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED])}
+    cas = [authority.new_ca(str(number), now=NOW).certificate for number in range(20)]
+    full = {**first()[0], "retired.crt": b"".join(cas[: rotation.MOST_RETIRED])}
     assert action(restored(authority=full, unknown=True)) is None
-    nearly = {**first()[0], "retired.crt": b"".join(crowd[: rotation.MOST_RETIRED - 1])}
-    data = run_next_step(restored(authority=nearly, unknown=True, bundles=crowd))
-    assert data["retired.crt"] == b"".join(crowd[: rotation.MOST_RETIRED])
+    nearly_full = {**first()[0], "retired.crt": b"".join(cas[: rotation.MOST_RETIRED - 1])}
+    data = run_next_step(restored(authority=nearly_full, unknown=True, bundles=cas))
+    assert data["retired.crt"] == b"".join(cas[: rotation.MOST_RETIRED])
 
 
 CONTENT = st.one_of(
@@ -273,11 +275,11 @@ def planted(until: bytes = b"9999-01-01T00:00:00+00:00") -> Data:
 
 @pytest.mark.parametrize("until", [b"9999-01-01T00:00:00+00:00", b"soon", b""])
 def test_unserved_retired_ca_is_removed_after_settling(until: bytes) -> None:
-    data, later = planted(until), NOW + PLAN.settling
+    data, settled = planted(until), NOW + PLAN.settling
 
-    assert action(steady(later - timedelta(seconds=1), authority=data)) is None
-    assert action(steady(later, authority=data)) is Action.FORGET
-    assert run_next_step(steady(later, authority=data)) == first()[0]
+    assert action(steady(settled - timedelta(seconds=1), authority=data)) is None
+    assert action(steady(settled, authority=data)) is Action.FORGET
+    assert run_next_step(steady(settled, authority=data)) == first()[0]
 
 
 @pytest.mark.parametrize(
@@ -293,8 +295,8 @@ def test_retired_ca_is_kept_while_it_may_be_needed(change: dict[str, Any]) -> No
 
 
 def test_retired_ca_is_kept_while_a_replica_serves_its_leaf() -> None:
-    theirs = authority.read(another()[1]["tls.crt"])
-    served = [*steady().served, theirs]
+    other_leaf = authority.read(another()[1]["tls.crt"])
+    served = [*steady().served, other_leaf]
 
     assert action(steady(NOW + DAY, authority=planted(), served=served)) is None
 
@@ -302,16 +304,16 @@ def test_retired_ca_is_kept_while_a_replica_serves_its_leaf() -> None:
 def test_deleting_both_secrets_removes_a_stolen_ca() -> None:
     ca, leaf = first()
     now = NOW + DAY
-    fresh = run_next_step(steady(now, authority=None, leaf=None))
-    assert fresh["retired.crt"] == ca["tls.crt"]
-    renewed = run_next_step(steady(now, authority=fresh, leaf=None, trusted=trusted(fresh)))
+    new_ca = run_next_step(steady(now, authority=None, leaf=None))
+    assert new_ca["retired.crt"] == ca["tls.crt"]
+    renewed = run_next_step(steady(now, authority=new_ca, leaf=None, trusted=trusted(new_ca)))
     served = [authority.read(renewed["tls.crt"])]
-    known = {"authority": fresh, "leaf": renewed, "trusted": trusted(fresh)}
+    new_state = {"authority": new_ca, "leaf": renewed, "trusted": trusted(new_ca)}
     mixed = [*served, authority.read(leaf["tls.crt"])]
-    assert action(steady(now + DAY, **known, served=mixed)) is None
-    after = run_next_step(steady(now + PLAN.settling, **known, served=served))
-    assert ca["tls.crt"] not in after.values()
-    assert after.keys() == {"tls.crt", "tls.key"}
+    assert action(steady(now + DAY, **new_state, served=mixed)) is None
+    updated = run_next_step(steady(now + PLAN.settling, **new_state, served=served))
+    assert ca["tls.crt"] not in updated.values()
+    assert updated.keys() == {"tls.crt", "tls.key"}
 
 
 def test_retired_ca_with_an_unreadable_expiry_is_kept() -> None:

@@ -99,18 +99,18 @@ def test_leaf_is_not_issued_before_api_servers_trust_its_ca() -> None:
     ca, _ = first()
     retired = {**ca, "retired.crt": other_ca["tls.crt"]}
     served = [authority.read(other_leaf["tls.crt"])]
-    waiting = steady(
+    observed = steady(
         authority=retired, leaf=other_leaf, served=served, trusted=trusted(ca, seconds=59.9)
     )
-    assert action(waiting) is None
+    assert action(observed) is None
     assert action(steady(authority=retired, leaf=None, served=served, trusted={})) is None
     assert action(steady(authority=retired, leaf=other_leaf, served=served)) is Action.ISSUE
 
 
 def test_leaf_is_issued_at_once_if_no_trusted_leaf_is_served() -> None:
     assert action(steady(leaf=None, served=[], trusted={})) is Action.ISSUE
-    stranger = authority.read(another()[1]["tls.crt"])
-    assert action(steady(leaf=None, served=[stranger], trusted={})) is Action.ISSUE
+    other_leaf = authority.read(another()[1]["tls.crt"])
+    assert action(steady(leaf=None, served=[other_leaf], trusted={})) is Action.ISSUE
     assert action(steady(leaf=None, served=[], trusted={}, unknown=True)) is None
 
 
@@ -120,8 +120,8 @@ def test_leaf_is_issued_at_once_if_its_ca_is_already_served() -> None:
 
 def test_leaf_never_outlives_its_ca() -> None:
     ca, leaf = first()
-    late = NOW + 350 * DAY
-    observed = steady(late, served=[])
+    now = NOW + 350 * DAY
+    observed = steady(now, served=[])
     renewed = carry_out(rotation.RotationStep(Action.ISSUE, ""), observed, PLAN)
     assert authority.not_after(renewed["tls.crt"]) == authority.not_after(ca["tls.crt"])
     assert renewed["tls.key"] != leaf["tls.key"]

@@ -45,13 +45,13 @@ class World:
 
     @property
     def served(self) -> list[Certificate]:
-        return [authority.read(one["tls.crt"]) for one in self.mounted if one is not None]
+        return [authority.read(leaf["tls.crt"]) for leaf in self.mounted if leaf is not None]
 
     def known_bundles(self) -> list[bytes]:
         """Return the bundles that an API server may have: that of a minute ago, and all since."""
-        late = self.now - SHORT.propagation
-        old = [bundle for at, bundle in self.changes if at <= late][-1:]
-        return old + [bundle for at, bundle in self.changes if at > late]
+        cutoff = self.now - SHORT.propagation
+        previous = [bundle for time, bundle in self.changes if time <= cutoff][-1:]
+        return previous + [bundle for time, bundle in self.changes if time > cutoff]
 
     def check(self) -> None:
         if self.now < self.broken_until:
@@ -62,8 +62,8 @@ class World:
 
     def observed(self, *, unknown: bool = False) -> Observation:
         bundles = [] if self.published is None else [self.published]
-        self.since = {one: self.since.get(one, self.now) for one in rotation.common(bundles)}
-        trusted = {one: self.now - since for one, since in self.since.items()}
+        self.since = {ca: self.since.get(ca, self.now) for ca in rotation.common(bundles)}
+        trusted = {ca: self.now - since for ca, since in self.since.items()}
         served = [] if unknown else self.served
         return Observation(self.now, self.ca, self.leaf, bundles, trusted, served, unknown)
 
@@ -84,7 +84,7 @@ class World:
                 )
                 self.leaf = data
                 self.issued += 1
-                if not any(one.valid_at(self.now) for one in self.served):
+                if not any(leaf.valid_at(self.now) for leaf in self.served):
                     # no valid leaf is served that could break: calls keep failing until the
                     # bundle for this leaf has reached every API server
                     self.broken_until = self.now + timedelta(days=10_000)
@@ -97,29 +97,29 @@ class World:
 
     @property
     def authority(self) -> Authority:
-        found = Authority.read(self.ca)
-        assert found is not None
-        return found
+        ca = Authority.read(self.ca)
+        assert ca is not None
+        return ca
 
     def publish(self) -> None:
         """Publish the bundle, the first time only if all replicas serve a leaf that it trusts."""
-        found = Authority.read(self.ca)
-        if found is None:
+        ca = Authority.read(self.ca)
+        if ca is None:
             return
-        if found.bundle == self.published:
-            self.record_recovery(found)
+        if ca.bundle == self.published:
+            self.record_recovery(ca)
             return
         ready = len(self.served) == REPLICAS and all(
-            one.valid_at(self.now) and is_trusted(one, found.bundle) for one in self.served
+            leaf.valid_at(self.now) and is_trusted(leaf, ca.bundle) for leaf in self.served
         )
         if self.published is not None or ready:
-            self.published = found.bundle
-            self.changes.append((self.now, found.bundle))
-            self.record_recovery(found)
+            self.published = ca.bundle
+            self.changes.append((self.now, ca.bundle))
+            self.record_recovery(ca)
 
-    def record_recovery(self, found: Authority) -> None:
+    def record_recovery(self, ca: Authority) -> None:
         """Record when calls that a lost CA broke must work again."""
-        if self.rescued and self.published == found.bundle:
+        if self.rescued and self.published == ca.bundle:
             self.broken_until = self.now + SHORT.propagation
             self.rescued = False
 
@@ -192,7 +192,7 @@ def test_api_servers_always_trust_served_leaves(events: list[tuple[str, float]])
         world.pass_time(seconds)
         world.check()
     world.settle()
-    assert all(one.valid_at(world.now) for one in world.served)
+    assert all(leaf.valid_at(world.now) for leaf in world.served)
     assert next_step(world.observed(), SHORT) is None
     issued = world.issued
     world.settle()
@@ -202,10 +202,10 @@ def test_api_servers_always_trust_served_leaves(events: list[tuple[str, float]])
 def test_excess_planted_cas_are_dropped() -> None:
     """The API server would reject a Secret or webhook configuration with all of them."""
     bundles = [authority.new_ca(str(number), now=NOW).certificate for number in range(99)]
-    large = authority.new_ca("large", now=NOW, dns_names=["x" * 60] * 99)
-    found = Authority.read(
-        run_next_step(Observation(NOW, None, None, [large.certificate, *bundles]))
+    large_ca = authority.new_ca("large", now=NOW, dns_names=["x" * 60] * 99)
+    ca = Authority.read(
+        run_next_step(Observation(NOW, None, None, [large_ca.certificate, *bundles]))
     )
-    assert found is not None
-    assert len(found.bundle) < 1 << 15
-    assert Authority.read({"tls.crt": large.certificate, "tls.key": large.key}) is None
+    assert ca is not None
+    assert len(ca.bundle) < 1 << 15
+    assert Authority.read({"tls.crt": large_ca.certificate, "tls.key": large_ca.key}) is None

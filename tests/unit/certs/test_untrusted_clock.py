@@ -27,9 +27,9 @@ SET = timedelta(minutes=10) - timedelta(seconds=1)
 def aged_next() -> Observation:
     """Return an observation whose next CA expired before it signed, and whose signing CA is old."""
     ca, _ = first()
-    old = run_next_step(Observation(NOW - 360 * DAY, None, None))
+    old_ca = run_next_step(Observation(NOW - 360 * DAY, None, None))
     now = NOW + 244 * DAY
-    data = {**ca, "next.crt": old["tls.crt"], "next.key": old["tls.key"]}
+    data = {**ca, "next.crt": old_ca["tls.crt"], "next.key": old_ca["tls.key"]}
     return steady(now, authority=data, leaf=run_next_step(steady(now, leaf=None)))
 
 
@@ -66,10 +66,10 @@ def test_ca_that_is_not_yet_valid_issues_no_leaf() -> None:
 
 def test_replaced_ca_that_is_not_yet_valid_stays_trusted() -> None:
     ca, leaf = first()
-    after = Authority.read(run_next_step(steady(NOW - 400 * DAY)))
-    assert after is not None
-    assert [one.pem for one in after.retired] == [ca["tls.crt"]]
-    assert rotation.serves(authority.read(leaf["tls.crt"]), after.bundle, NOW, PLAN.names)
+    updated = Authority.read(run_next_step(steady(NOW - 400 * DAY)))
+    assert updated is not None
+    assert [certificate.pem for certificate in updated.retired] == [ca["tls.crt"]]
+    assert rotation.serves(authority.read(leaf["tls.crt"]), updated.bundle, NOW, PLAN.names)
 
 
 def test_served_leaf_counts_as_valid_while_the_clock_is_untrusted() -> None:
@@ -77,8 +77,8 @@ def test_served_leaf_counts_as_valid_while_the_clock_is_untrusted() -> None:
     other_ca, other_leaf = another()
     data = {**first()[0], "retired.crt": other_ca["tls.crt"]}
     served = [authority.read(other_leaf["tls.crt"])]
-    later = NOW + 40 * DAY
-    observed = steady(later, authority=data, leaf=None, served=served, trusted={})
+    now = NOW + 40 * DAY
+    observed = steady(now, authority=data, leaf=None, served=served, trusted={})
     assert action(observed) is Action.ISSUE
     assert action(replace(observed, known_for=SET)) is None
 
@@ -88,10 +88,10 @@ def test_settling_time_is_a_fraction_of_a_short_lifetime() -> None:
 
 
 def test_common_returns_the_cas_in_every_bundle() -> None:
-    ca, other = first()[0]["tls.crt"], another()[0]["tls.crt"]
+    ca, other_ca = first()[0]["tls.crt"], another()[0]["tls.crt"]
     assert rotation.common([]) == frozenset()
     assert rotation.common([ca, b""]) == frozenset()
-    assert rotation.common([ca + other, other]) == {fingerprint(other)}
+    assert rotation.common([ca + other_ca, other_ca]) == {fingerprint(other_ca)}
     assert rotation.common([b"no PEM" + ca, ca]) == {fingerprint(ca)}
 
 

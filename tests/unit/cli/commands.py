@@ -6,6 +6,6 @@ from holdfast.webhook.cli import main
 
 
 def command(name: str) -> click.Command:
-    found = main.cli.get_command(click.Context(main.cli), name)
-    assert found is not None
-    return found
+    cmd = main.cli.get_command(click.Context(main.cli), name)
+    assert cmd is not None
+    return cmd

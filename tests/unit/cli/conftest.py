@@ -12,5 +12,5 @@ from tests.support.served import ServedApi, served
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[ServedApi]:
     """Yield an empty API server that is served, and can run commands against it."""
-    with served(FakeApi(), tmp_path) as found:
-        yield found
+    with served(FakeApi(), tmp_path) as api_server:
+        yield api_server

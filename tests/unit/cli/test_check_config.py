@@ -39,8 +39,8 @@ def test_accepts_file_as_argument_option_or_stdin(tmp_path: Path) -> None:
     file.write_text(HEAD)
     assert run("-f", str(file)) == run(str(file))
     for arguments in (["-"], ["-f", "-"]):
-        done = CliRunner().invoke(main.cli, ["check-config", *arguments], input=HEAD)
-        assert done.stdout.startswith("-: profile *: delay")
+        result = CliRunner().invoke(main.cli, ["check-config", *arguments], input=HEAD)
+        assert result.stdout.startswith("-: profile *: delay")
 
 
 def test_helm_values_and_missing_header_are_reported(tmp_path: Path) -> None:

@@ -50,18 +50,18 @@ def test_global_flags_work_before_and_after_the_command(arguments: str, cluster:
 
 def test_user_and_cluster_override_the_context(cluster: ServedApi) -> None:
     assert ("authorization", "Bearer joe") in list_headers(cluster, "list", "--user", "joe")
-    done = cluster.run("list", "--cluster", "gone", code=1)
-    assert "http://127.0.0.1:1 does not answer" in done.stderr
-    done = cluster.run("list", "--user", "jo", code=1)
-    assert 'no user "jo"; there are: "jane", "joe"' in done.stderr
+    result = cluster.run("list", "--cluster", "gone", code=1)
+    assert "http://127.0.0.1:1 does not answer" in result.stderr
+    result = cluster.run("list", "--user", "jo", code=1)
+    assert 'no user "jo"; there are: "jane", "joe"' in result.stderr
 
 
 def test_impersonation_headers_are_sent(cluster: ServedApi) -> None:
     headers = list_headers(
         cluster, "--as", "ann", "list", "--as-group", "dev", "--as-group=ops", "--as-uid", "7"
     )
-    sent = [pair for pair in headers if pair[0].startswith("Impersonate")]
-    assert sent == [
+    impersonation = [pair for pair in headers if pair[0].startswith("Impersonate")]
+    assert impersonation == [
         ("Impersonate-User", "ann"),
         ("Impersonate-Uid", "7"),
         ("Impersonate-Group", "dev"),
@@ -81,9 +81,9 @@ def test_requests_are_logged_at_verbosity_6(cluster: ServedApi) -> None:
 
 
 def test_version_rejects_all_namespaces_flag() -> None:
-    done = CliRunner().invoke(main.cli, ["-A", "version", "--client"])
-    assert done.exit_code == 2
-    assert "-A is not supported by version" in done.stderr
+    result = CliRunner().invoke(main.cli, ["-A", "version", "--client"])
+    assert result.exit_code == 2
+    assert "-A is not supported by version" in result.stderr
 
 
 @pytest.mark.parametrize(
@@ -105,9 +105,9 @@ def test_version_rejects_all_namespaces_flag() -> None:
     ],
 )
 def test_usage_error_explains_valid_usage(arguments: str, message: str) -> None:
-    done = CliRunner().invoke(main.cli, arguments.split())
-    assert done.exit_code == 2
-    assert done.stderr.splitlines()[-1] == f"Error: {message}"
+    result = CliRunner().invoke(main.cli, arguments.split())
+    assert result.exit_code == 2
+    assert result.stderr.splitlines()[-1] == f"Error: {message}"
 
 
 @pytest.mark.parametrize(
@@ -135,25 +135,25 @@ def test_option_requires_another_option(arguments: str, message: str) -> None:
 
 @pytest.mark.parametrize("path", LEAVES, ids="-".join)
 def test_help_follows_kubectl_wording(path: tuple[str, ...]) -> None:
-    done = CliRunner().invoke(main.cli, [*path, "--help"])
-    assert done.exit_code == 0
-    assert JARGON.findall(done.stdout) == []
-    assert 'Use "holdfast options"' in done.stdout
-    assert "--exit-with-stdin" not in done.stdout
+    result = CliRunner().invoke(main.cli, [*path, "--help"])
+    assert result.exit_code == 0
+    assert JARGON.findall(result.stdout) == []
+    assert 'Use "holdfast options"' in result.stdout
+    assert "--exit-with-stdin" not in result.stdout
 
 
 @pytest.mark.parametrize("path", LEAVES, ids="-".join)
 def test_every_command_accepts_every_global_flag(path: tuple[str, ...]) -> None:
-    found = command(path[0])
-    if isinstance(found, click.Group):
-        found = found.commands[path[1]] if len(path) > 1 else found
-    names = {*chain.from_iterable(each.opts for each in found.get_params(click.Context(found)))}
-    assert {*chain.from_iterable(each.opts for each in commands.GLOBALS)} <= names
+    cmd = command(path[0])
+    if isinstance(cmd, click.Group):
+        cmd = cmd.commands[path[1]] if len(path) > 1 else cmd
+    names = {*chain.from_iterable(option.opts for option in cmd.get_params(click.Context(cmd)))}
+    assert {*chain.from_iterable(option.opts for option in commands.GLOBALS)} <= names
 
 
 def test_global_flags_are_described_once() -> None:
     text = CliRunner().invoke(main.cli, ["options"]).stdout
-    assert all(each.opts[-1] in text for each in commands.GLOBALS)
+    assert all(option.opts[-1] in text for option in commands.GLOBALS)
     assert "--kubeconfig" not in CliRunner().invoke(main.cli, ["list", "--help"]).stdout
 
 
@@ -171,5 +171,5 @@ def test_durations(text: str, expected: int | str) -> None:
     def wait(*, timeout: int) -> None:
         click.echo(timeout)
 
-    done = CliRunner().invoke(wait, [f"--timeout={text}"])
-    assert str(expected) in done.output
+    result = CliRunner().invoke(wait, [f"--timeout={text}"])
+    assert str(expected) in result.output

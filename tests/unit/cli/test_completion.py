@@ -29,9 +29,9 @@ def complete(
     monkeypatch.setenv("KUBECONFIG", str(cluster.kubeconfig))
     monkeypatch.setattr(sys, "argv", ["kubectl_complete-holdfast", *words.split(" ")])
     main.complete()
-    *found, directive = capsys.readouterr().out.splitlines()
+    *completions, directive = capsys.readouterr().out.splitlines()
     assert directive == ":4"
-    return [line.partition("\t")[0] for line in found if line]
+    return [line.partition("\t")[0] for line in completions if line]
 
 
 @pytest.mark.parametrize(

@@ -35,9 +35,9 @@ def install(cluster: ServedApi, text: str, *, disabled: str = "") -> None:
 def test_installed_configuration_is_used(cluster: ServedApi) -> None:
     install(cluster, OTHER_KEY)
     cluster.api.put_pod(POD)
-    done = cluster.run("explain", "web-0")
-    assert 'wait: "15": 15s from creation' in done.stdout
-    assert done.stderr == ""
+    result = cluster.run("explain", "web-0")
+    assert 'wait: "15": 15s from creation' in result.stdout
+    assert result.stderr == ""
 
 
 def test_config_file_that_differs_from_installed_is_noted(
@@ -46,8 +46,8 @@ def test_config_file_that_differs_from_installed_is_noted(
     install(cluster, OTHER_KEY)
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)
-    noted = cluster.run("list", "--config", str(file)).stderr
-    assert noted.startswith(
+    stderr = cluster.run("list", "--config", str(file)).stderr
+    assert stderr.startswith(
         f"note: {file} differs from the installed configuration, "
         "ConfigMap holdfast-system/holdfast-config-7k\n"
     )
@@ -64,20 +64,20 @@ def test_defaults_apply_without_an_installation(cluster: ServedApi) -> None:
 def test_fallback_to_defaults_is_noted_once(path: str, cluster: ServedApi, tmp_path: Path) -> None:
     install(cluster, OTHER_KEY)
     cluster.forbidden.add(path)
-    noted = cluster.run("list").stderr
+    stderr = cluster.run("list").stderr
     note = (
         "note: no permission to read the installed configuration; assuming the defaults. Ask an "
         "admin for the Role holdfast-config-reader in namespace holdfast-system, or give --config"
     )
-    assert noted.count(f"{note}\n") == 1
+    assert stderr.count(f"{note}\n") == 1
     assert f"{note}: HTTP 403: " in cluster.run("list", "-v=1").stderr
     file = tmp_path / "holdfast.yaml"
     file.write_text(HEAD)
     assert "note" not in cluster.run("list", "--config", str(file)).stderr
     cluster.api.put_pod(POD)
-    released = cluster.run("release", "web-0")
-    assert released.stdout == "pod default/web-0 released\n"
-    assert "note" not in released.stderr
+    result = cluster.run("release", "web-0")
+    assert result.stdout == "pod default/web-0 released\n"
+    assert "note" not in result.stderr
 
 
 def test_installed_configuration_with_unknown_plugin_is_noted(cluster: ServedApi) -> None:
@@ -89,8 +89,8 @@ def test_installed_configuration_with_unknown_plugin_is_noted(cluster: ServedApi
 
 def test_plugins_disabled_by_the_installation(cluster: ServedApi) -> None:
     install(cluster, HEAD, disabled="sticky")
-    found = configured.setup(cluster.api, "holdfast-system", None)
-    assert found.disabled == ["sticky"]
+    setup = configured.setup(cluster.api, "holdfast-system", None)
+    assert setup.disabled == ["sticky"]
 
 
 def test_missing_file_is_an_error(cluster: ServedApi, tmp_path: Path) -> None:
@@ -107,8 +107,8 @@ def test_preview_uses_the_installed_configuration(cluster: ServedApi, tmp_path: 
         'annotation wait: invalid value "soon"'
         in cluster.run("preview", "-f", str(file), code=1).stdout
     )
-    noted = cluster.run("preview", "-f", str(file), "--cluster", "gone").stderr
-    assert noted.startswith("note: the installed configuration cannot be used (http://127.0.0.1:1")
+    stderr = cluster.run("preview", "-f", str(file), "--cluster", "gone").stderr
+    assert stderr.startswith("note: the installed configuration cannot be used (http://127.0.0.1:1")
 
 
 def test_preview_notes_unselected_namespace(cluster: ServedApi, tmp_path: Path) -> None:
@@ -124,11 +124,11 @@ def test_preview_notes_unselected_namespace(cluster: ServedApi, tmp_path: Path) 
     def shown(namespace: str) -> str:
         return cluster.run("preview", "-n", namespace, "-f", str(file)).stdout
 
-    why = "not sent to Holdfast: namespace other does not match admission.namespaceSelector\n"
+    reason = "not sent to Holdfast: namespace other does not match admission.namespaceSelector\n"
     assert "not sent" not in shown("shop")
     assert cluster.api.requests.count(("GET", f"{NAMESPACES}/shop")) == 1
-    assert f"  warning: {why}" in shown("other")
-    assert f"Pod other/1: unchanged\n  {why}" in shown("other")
+    assert f"  warning: {reason}" in shown("other")
+    assert f"Pod other/1: unchanged\n  {reason}" in shown("other")
     cluster.forbidden = {f"{NAMESPACES}/other"}
     assert "not sent" not in shown("other")
 
@@ -138,6 +138,6 @@ def test_explain_reads_the_namespace_once(cluster: ServedApi) -> None:
     cluster.api.put(f"{NAMESPACES}/default", {})
     for name in ("a", "b"):
         cluster.api.put_pod(make_pod({"delay": "15"}, name=name))
-    why = "namespace default does not match admission.namespaceSelector"
-    assert cluster.run("explain", "a", "b").stdout.count(f"not sent to Holdfast: {why}") == 2
+    reason = "namespace default does not match admission.namespaceSelector"
+    assert cluster.run("explain", "a", "b").stdout.count(f"not sent to Holdfast: {reason}") == 2
     assert cluster.api.requests.count(("GET", f"{NAMESPACES}/default")) == 1

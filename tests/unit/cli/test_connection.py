@@ -24,15 +24,15 @@ from tests.support.byte_server import OK, Server
 def test_request_flags_disable_asynchronous_patches(
     serve: Callable[..., Server], conduct: Conduct, is_sent: bool
 ) -> None:
-    server, ends, stop = serve([OK, OK]), list[object](), threading.Event()
+    server, outcomes, stop = serve([OK, OK]), list[object](), threading.Event()
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     stop.set()
     with closing(CommandCluster(ApiClient(configuration), Access(lambda: None))) as cluster:
         cluster.request("GET", "/version")
         cluster.conduct = conduct
-        assert cluster.begin("/x", b"[]", timeout=5.0, on_end=ends.append) == is_sent
+        assert cluster.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append) == is_sent
         cluster.receive(stop)
 
-    assert ends == [None] * is_sent
+    assert outcomes == [None] * is_sent
     assert len(server.requests) == 1 + is_sent

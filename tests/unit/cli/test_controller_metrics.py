@@ -13,20 +13,20 @@ PERMITS = "holdfast_plugin_execution_duration_seconds_count"
 
 
 def test_new_controller_without_certificates_exports_initial_metrics(tmp_path: Path) -> None:
-    file, ready = tmp_path / "config", tmp_path / "ready"
+    file, ready_file = tmp_path / "config", tmp_path / "ready"
     clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]  # nothing listens
     file.write_text(json.dumps({**RIGHT, "clusters": clusters}))
-    options = ["--health-port=0", f"--ready-file={ready}", "--exit-with-stdin"]
+    options = ["--health-port=0", f"--ready-file={ready_file}", "--exit-with-stdin"]
     command = [sys.executable, "-m", "holdfast.webhook", "controller", f"--kubeconfig={file}"]
     with subprocess.Popen(
         [*command, *options, "--certificates=none"], stdin=subprocess.PIPE, stderr=subprocess.PIPE
-    ) as running:
-        while not ready.exists() and running.poll() is None:
+    ) as process:
+        while not ready_file.exists() and process.poll() is None:
             time.sleep(0.05)
-        address = ready.read_text().strip()
+        address = ready_file.read_text().strip()
         with urlopen(f"http://{address}/metrics", timeout=10) as response:
             lines = response.read().decode().splitlines()
-        running.communicate(timeout=10)
+        process.communicate(timeout=10)
 
     assert "holdfast_webhooks_registered NaN" in lines  # 0 would fire an alert
     labels = 'extension_point="permit",plugin="delay",profile="*",status="Error"'

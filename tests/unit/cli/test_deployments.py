@@ -49,13 +49,13 @@ def with_waiting_container(api: FakeApi, reason: str, restarts: int) -> FakeApi:
 def check_deployment(api: FakeApi) -> tuple[Finding, str]:
     """Return the finding for the Deployment, and the remedy for its outage."""
     states: list[DeploymentState] = []
-    (found,) = deployments.judged(api, OWN, states)
-    return found, states[0].remedy
+    (finding,) = deployments.judged(api, OWN, states)
+    return finding, states[0].remedy
 
 
 def test_ready_deployment() -> None:
-    found, remedy = check_deployment(with_waiting_container(installed(), "ContainerCreating", 0))
-    assert (found.level, remedy) == (Level.OK, "")
+    finding, remedy = check_deployment(with_waiting_container(installed(), "ContainerCreating", 0))
+    assert (finding.level, remedy) == (Level.OK, "")
 
 
 @pytest.mark.parametrize(
@@ -68,9 +68,9 @@ def test_ready_deployment() -> None:
     ],
 )
 def test_unfinished_rollout(status: dict[str, int]) -> None:
-    found, remedy = check_deployment(installed(status=status))
-    assert (found.level, remedy) == (Level.WARNING, "")
-    assert "kubectl -n apart rollout status deployment/holdfast-webhook" in found.cure
+    finding, remedy = check_deployment(installed(status=status))
+    assert (finding.level, remedy) == (Level.WARNING, "")
+    assert "kubectl -n apart rollout status deployment/holdfast-webhook" in finding.cure
 
 
 @pytest.mark.parametrize(
@@ -81,28 +81,30 @@ def test_unfinished_rollout(status: dict[str, int]) -> None:
     ],
 )
 def test_failing_container_is_a_problem(reason: str, restarts: int, command: str) -> None:
-    found, remedy = check_deployment(with_waiting_container(installed(), reason, restarts))
-    assert found.level is Level.PROBLEM
-    assert f"container webhook of pod webhook-1 is in {reason}" in found.text
+    finding, remedy = check_deployment(with_waiting_container(installed(), reason, restarts))
+    assert finding.level is Level.PROBLEM
+    assert f"container webhook of pod webhook-1 is in {reason}" in finding.text
     assert command in remedy
 
 
 def test_deployment_without_replicas() -> None:
-    found, remedy = check_deployment(installed(replicas=0, status={}))
-    assert found.level is Level.PROBLEM
+    finding, remedy = check_deployment(installed(replicas=0, status={}))
+    assert finding.level is Level.PROBLEM
     assert "kubectl -n apart scale deployment/holdfast-webhook --replicas=2" in remedy
 
 
 def registered(text: str) -> list[tuple[str, Document]]:
     """Return the configurations that the controller registers."""
-    made = configurations.Registration("holdfast", lambda _path: {"caBundle": "x"})
-    found = made.configurations(make_profiles(text)).values()
-    return list(zip(("mutating", "validating"), found, strict=True))
+    registration = configurations.Registration("holdfast", lambda _path: {"caBundle": "x"})
+    documents = registration.configurations(make_profiles(text)).values()
+    return list(zip(("mutating", "validating"), documents, strict=True))
 
 
 def check_configuration(text: str, live: str) -> Any:
     findings = [*deployments.configuration(installed(text), OWN, registered(live), [])]
-    return [(one.level, one.text) for one in findings if "characters" not in one.text]
+    return [
+        (finding.level, finding.text) for finding in findings if "characters" not in finding.text
+    ]
 
 
 def test_registered_configuration() -> None:

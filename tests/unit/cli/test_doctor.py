@@ -34,11 +34,11 @@ def cluster(namespace: str = OWN) -> FakeApi:
     """Create an API with a Holdfast pod, and the policies of an installation in `namespace`."""
     api = FakeApi()
     api.put(POD, {"metadata": {"name": "controller", "namespace": OWN}})
-    for one in pod_policies.policies(make_profiles(), InstallationNames(namespace)):
-        if one["kind"] == "ValidatingAdmissionPolicy":
-            name = one["metadata"]["name"]
+    for policy in pod_policies.policies(make_profiles(), InstallationNames(namespace)):
+        if policy["kind"] == "ValidatingAdmissionPolicy":
+            name = policy["metadata"]["name"]
             path = "/apis/admissionregistration.k8s.io/v1/validatingadmissionpolicies"
-            api.put(f"{path}/{name}", one)
+            api.put(f"{path}/{name}", policy)
     return api
 
 
@@ -75,15 +75,15 @@ def test_missing_guard_is_a_warning() -> None:
 )
 def test_missing_certificate_is_a_warning_only_during_rotation(minutes: int, level: Level) -> None:
     ca = authority.new_ca("holdfast", now=CREATED - timedelta(minutes=minutes))
-    (found,) = webhook_checks._served("Service a/b", b"", ca.certificate, CREATED_MS)
-    assert found.level is level
+    (finding,) = webhook_checks._served("Service a/b", b"", ca.certificate, CREATED_MS)
+    assert finding.level is level
 
 
-def run_doctor(api: FakeApi, own: str = OWN) -> list[Finding]:
+def run_doctor(api: FakeApi, namespace: str = OWN) -> list[Finding]:
     """Run all checks as a user whose namespace is `shop`."""
     time = listing.Time()
     time.observe(sent=boot_time(), received=boot_time(), date=CREATED_MS / 1_000)
-    return [*doctor.examine(api, "https://server", time, own, "shop")]
+    return [*doctor.examine(api, "https://server", time, namespace, "shop")]
 
 
 def put_list(api: FakeApi, path: str, *items: Any) -> None:
@@ -92,13 +92,18 @@ def put_list(api: FakeApi, path: str, *items: Any) -> None:
 
 def register_webhooks(api: FakeApi, *namespaces: str) -> None:
     """Register configurations that call the Service of a namespace."""
-    client = [{"service": {"namespace": one, "name": WEBHOOK}} for one in namespaces]
-    found = [
-        {"metadata": {"name": "holdfast"}, "webhooks": [{"name": "pods", "clientConfig": one}]}
-        for one in client
+    client_configs = [
+        {"service": {"namespace": namespace, "name": WEBHOOK}} for namespace in namespaces
+    ]
+    items = [
+        {
+            "metadata": {"name": "holdfast"},
+            "webhooks": [{"name": "pods", "clientConfig": client_config}],
+        }
+        for client_config in client_configs
     ]
     for path in configurations.paths(""):
-        put_list(api, path.rstrip("/"), *found)
+        put_list(api, path.rstrip("/"), *items)
 
 
 def deploy(api: FakeApi, name: str, replicas: int = 2) -> None:
@@ -109,10 +114,12 @@ def deploy(api: FakeApi, name: str, replicas: int = 2) -> None:
 def test_installation_in_another_namespace_is_reported() -> None:
     api = FakeApi()
     register_webhooks(api, "right")
-    found = next(one for one in run_doctor(api, "wrong") if one.about == "installation")
-    assert found.level is Level.PROBLEM
-    assert found.text.startswith("nothing is installed in namespace wrong")
-    assert "--namespace right" in found.cure
+    installation = next(
+        finding for finding in run_doctor(api, "wrong") if finding.about == "installation"
+    )
+    assert installation.level is Level.PROBLEM
+    assert installation.text.startswith("nothing is installed in namespace wrong")
+    assert "--namespace right" in installation.cure
 
 
 NIGHTLY = """
@@ -132,8 +139,8 @@ def test_installed_configuration_determines_overdue_pods(hours: int, expected: s
     api = FakeApi(held({window: "nightly"}, gates=[window], created=CREATED - timedelta(hours=3)))
     now_ms = CREATED_MS + hours * 3_600_000
     profiles = [make_profiles(NIGHTLY)]
-    (found,) = ControllerChecks(api, OWN, "shop", now_ms, profiles=profiles)._read_held()
-    assert found.text == expected
+    (finding,) = ControllerChecks(api, OWN, "shop", now_ms, profiles=profiles)._read_held()
+    assert finding.text == expected
 
 
 # --- incomplete installations --------------------------------------------------------------------
@@ -158,13 +165,13 @@ def test_partially_removed_installation(left: list[str], text: str) -> None:
     for name in left:
         if name != GONE:  # helm's hook scales the controller to 0 before its Deployment is deleted
             deploy(api, name, replicas=int(name == WEBHOOK))
-    found = run_doctor(api)
-    (about,) = (one for one in found if one.about == "installation")
-    assert about.level is Level.PROBLEM
-    assert about.text == text
-    assert "install" in about.cure
-    assert ("holdfast uninstall --release now" in about.cure) is bool(left)
-    cures = " ".join(one.cure for one in found)
+    findings = run_doctor(api)
+    (installation,) = (finding for finding in findings if finding.about == "installation")
+    assert installation.level is Level.PROBLEM
+    assert installation.text == text
+    assert "install" in installation.cure
+    assert ("holdfast uninstall --release now" in installation.cure) is bool(left)
+    cures = " ".join(finding.cure for finding in findings)
     assert not [
         word for word in ("restart", "scale", "start the", "check the pods") if word in cures
     ]
@@ -174,9 +181,9 @@ def test_complete_installation_is_not_reported_as_incomplete() -> None:
     api = FakeApi()
     register_webhooks(api, OWN)
     deploy(api, WEBHOOK)
-    found = run_doctor(api)
-    assert "installation" not in [one.about for one in found]
-    assert "kubectl -n elsewhere rollout status" in " ".join(one.cure for one in found)
+    findings = run_doctor(api)
+    assert "installation" not in [finding.about for finding in findings]
+    assert "kubectl -n elsewhere rollout status" in " ".join(finding.cure for finding in findings)
 
 
 # --- permissions ---------------------------------------------------------------------------------
@@ -195,16 +202,16 @@ def allow_only_shop(_method: str, path: str) -> None:
 def test_user_with_permissions_in_one_namespace(due: str, outcome: str) -> None:
     api = FakeApi(held({"delay": due}, namespace="shop", created=CREATED - timedelta(minutes=1)))
     api.on_request = allow_only_shop
-    *found, last = run_doctor(api)
-    (pods,) = (one for one in found if one.about == "held pods")
+    *findings, summary = run_doctor(api)
+    (pods,) = (finding for finding in findings if finding.about == "held pods")
     assert pods.text.startswith("in namespace shop: 1 ")
-    assert (last.level, last.about) == (Level.UNKNOWN, "summary")
-    assert last.text == (
+    assert (summary.level, summary.about) == (Level.UNKNOWN, "summary")
+    assert summary.text == (
         "not checked, for lack of permission: Event times, webhooks, Deployment, configuration, "
         "leader, other namespaces, deleted pods, freezes, guard, controller, KubeVirt; checked, "
         f"{outcome}: API server, clock, held pods"
     )
-    assert last.cure == "ask a cluster admin to run holdfast doctor"
+    assert summary.cure == "ask a cluster admin to run holdfast doctor"
 
 
 class ReviewingApi(FakeApi):
@@ -240,10 +247,12 @@ def test_missing_controller_permission(denied: list[tuple[str, str]], missing: s
     api = ReviewingApi()
     api.put(LEASES.format(OWN), {"spec": {}})
     api.denied = frozenset(denied)
-    found = [*checks(api, SECRETS)._permissions()]
+    findings = [*checks(api, SECRETS)._permissions()]
     account = f"system:serviceaccount:{OWN}:{CONTROLLER}"
-    assert [one.text for one in found] == ([f"{account} may not {missing}"] if missing else [])
-    assert all("holdfast rbac" in one.cure for one in found)
+    assert [finding.text for finding in findings] == (
+        [f"{account} may not {missing}"] if missing else []
+    )
+    assert all("holdfast rbac" in finding.cure for finding in findings)
 
 
 def test_permissions_are_not_checked_without_a_lease() -> None:
@@ -262,38 +271,38 @@ def test_sticky_account_must_match_the_kubevirt_installation(account: str, expec
     assert [*checks(api, sticky)._virt_controllers()] == []  # a cluster without KubeVirt
     put_list(api, kubevirt.INSTALLATIONS, {"metadata": {"namespace": "cnv"}})
     api.put(api_path("v1", "serviceaccounts", "cnv", kubevirt.CONTROLLER), {})
-    _, *found = checks(api, sticky)._virt_controllers()
-    right = kubevirt.controller_account("cnv")
+    _, *findings = checks(api, sticky)._virt_controllers()
+    expected_account = kubevirt.controller_account("cnv")
     problem = (
         Level.PROBLEM,
         "KubeVirt",
-        f"plugin sticky is configured with account {account}, not {right}",
+        f"plugin sticky is configured with account {account}, not {expected_account}",
         "set its argument account to auto",
     )
-    assert found == [problem] * expected
+    assert findings == [problem] * expected
 
 
 def put_leases(api: FakeApi, **renewed: str) -> None:
-    for namespace, at in renewed.items():
-        spec = {"holderIdentity": namespace, "renewTime": at, "leaseDurationSeconds": 12}
+    for namespace, renew_time in renewed.items():
+        spec = {"holderIdentity": namespace, "renewTime": renew_time, "leaseDurationSeconds": 12}
         api.put(LEASES.format(namespace), {"spec": spec})
 
 
 def test_lease_in_another_namespace_is_ignored() -> None:
     api = FakeApi()
     put_leases(api, shop="9999-12-31T23:59:59.000000Z")
-    (found,) = checks(api)._leader()
-    assert found.text.startswith("no controller has ever been elected")
+    (finding,) = checks(api)._leader()
+    assert finding.text.startswith("no controller has ever been elected")
     put_leases(api, **{OWN: "2026-03-01T11:59:00.000000Z"})
-    (found,) = checks(api)._leader()
-    assert found.text.startswith("no controller is the leader; the last Lease expired")
+    (finding,) = checks(api)._leader()
+    assert finding.text.startswith("no controller is the leader; the last Lease expired")
 
 
 def test_lease_renewed_in_year_zero_has_expired() -> None:
     api = FakeApi()
     put_leases(api, **{OWN: "0000-01-01T00:00:00.000000Z"})
-    (found,) = checks(api)._leader()
-    assert found.level is Level.PROBLEM
+    (finding,) = checks(api)._leader()
+    assert finding.level is Level.PROBLEM
 
 
 def test_guard_check_requires_permission_to_patch_pods() -> None:

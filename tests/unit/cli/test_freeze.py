@@ -35,8 +35,8 @@ def lookup(api: FakeApi, namespace: str = "") -> FreezeLookup:
 
 @pytest.mark.parametrize("namespace", ["", "shop"], ids=["all", "one"])
 def test_lookup_finds_namespace_and_cluster_freezes(namespace: str) -> None:
-    found = lookup(frozen(shop="incident 42"), namespace)("shop")
-    assert str(found) == "namespace shop is frozen: incident 42"
+    shop_freeze = lookup(frozen(shop="incident 42"), namespace)("shop")
+    assert str(shop_freeze) == "namespace shop is frozen: incident 42"
     assert lookup(frozen(own="upgrade"), namespace)("shop") is not None
     assert lookup(frozen(), namespace)("shop") is None
 
@@ -66,8 +66,8 @@ def test_missing_namespace_permission_is_noted_once(
     api.before("GET", *[raising(status_error(403))] * 2)
     find = lookup(api)
     assert [find("shop"), find("shop")] == [None, None]
-    printed = capsys.readouterr().err
-    assert printed == "note: no permission to read namespaces; freezes are not shown\n"
+    stderr = capsys.readouterr().err
+    assert stderr == "note: no permission to read namespaces; freezes are not shown\n"
     api.before("GET", raising(status_error(500)))
     with pytest.raises(ApiStatusError):
         find("shop")
@@ -75,8 +75,8 @@ def test_missing_namespace_permission_is_noted_once(
 
 def test_annotations_are_merged() -> None:
     api = frozen(shop="x")
-    written = write(api, "shop", {FREEZE: None, FREEZE_UNTIL: "y"})
-    assert written.metadata.annotations == {FREEZE_UNTIL: "y"}
+    namespace = write(api, "shop", {FREEZE: None, FREEZE_UNTIL: "y"})
+    assert namespace.metadata.annotations == {FREEZE_UNTIL: "y"}
     api.before("PATCH", raising(status_error(404, reason="NotFound")))
     with pytest.raises(CommandError, match="namespace missing not found"):
         write(api, "missing", {FREEZE: None, FREEZE_UNTIL: None})
@@ -98,16 +98,16 @@ def test_annotations_are_merged() -> None:
     ],
 )
 def test_invalid_options(arguments: list[str], message: str) -> None:
-    done = CliRunner().invoke(freeze, arguments)
-    assert done.exit_code == 2
-    assert message in done.stderr
+    result = CliRunner().invoke(freeze, arguments)
+    assert result.exit_code == 2
+    assert message in result.stderr
 
 
 def test_freeze_notes_replacement_and_thaw_reports_no_freeze(cluster: ServedApi) -> None:
     cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": {"a": "b"}}})
-    first = cluster.run("freeze", "--reason", "incident 42")
-    assert first.stdout == "namespace default is frozen: incident 42\n"
-    assert first.stderr == ""
+    result = cluster.run("freeze", "--reason", "incident 42")
+    assert result.stdout == "namespace default is frozen: incident 42\n"
+    assert result.stderr == ""
     assert cluster.run("freeze", "--reason", "upgrade", "--for", "2h").stderr == (
         "note: it replaces an earlier freeze: namespace default is frozen: incident 42\n"
     )
@@ -121,12 +121,12 @@ def test_freeze_notes_replacement_and_thaw_reports_no_freeze(cluster: ServedApi)
 def test_thaw_notes_remaining_cluster_freeze(reason: str | None, cluster: ServedApi) -> None:
     annotations = {} if reason is None else {FREEZE: reason}
     cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": annotations}})
-    everywhere = {FREEZE: "upgrade"}
-    cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {"annotations": everywhere}})
-    left = "namespace default stays frozen, because all namespaces are frozen: upgrade"
-    assert cluster.run("thaw").stderr == f"note: {left}; run holdfast thaw --all\n"
-    everywhere[FREEZE_UNTIL] = "2020-01-01T00:00:00Z"
-    cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {"annotations": everywhere}})
+    cluster_freeze = {FREEZE: "upgrade"}
+    cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {"annotations": cluster_freeze}})
+    note = "namespace default stays frozen, because all namespaces are frozen: upgrade"
+    assert cluster.run("thaw").stderr == f"note: {note}; run holdfast thaw --all\n"
+    cluster_freeze[FREEZE_UNTIL] = "2020-01-01T00:00:00Z"
+    cluster.api.put(f"{NAMESPACES}/{OWN_NAMESPACE}", {"metadata": {"annotations": cluster_freeze}})
     assert cluster.run("thaw").stderr == ""
     cluster.forbidden = {f"{NAMESPACES}/{OWN_NAMESPACE}"}
     assert cluster.run("thaw").stderr == ""
@@ -139,11 +139,11 @@ def test_missing_permission_is_reported_in_dry_runs(
 ) -> None:
     cluster.api.put(f"{NAMESPACES}/default", {"metadata": {"annotations": {FREEZE: "old"}}})
     cluster.unreviewed.add("namespaces")
-    done = cluster.run(*command, f"--dry-run={mode}", code=1)
+    result = cluster.run(*command, f"--dry-run={mode}", code=1)
     assert "you may not freeze or thaw namespace default: the verb 'patch' on namespaces" in (
-        done.stderr
+        result.stderr
     )
-    assert done.stderr.endswith("bind the ClusterRole holdfast-freezer in this namespace")
+    assert result.stderr.endswith("bind the ClusterRole holdfast-freezer in this namespace")
 
 
 def test_list_notes_a_freeze_without_held_pods(cluster: ServedApi) -> None:
@@ -174,8 +174,8 @@ def test_freeze_is_shown_for_pods_without_a_due_time(
 def test_access_review_for_another_user() -> None:
     api = ReviewingApi()
     for user, allowed in (("a", True), ("b", False)):
-        found = rights.allowed(api, {"verb": "list", "resource": "namespaces"}, user)
-        assert found is allowed
+        result = rights.allowed(api, {"verb": "list", "resource": "namespaces"}, user)
+        assert result is allowed
 
 
 class ReviewingApi(FakeApi):

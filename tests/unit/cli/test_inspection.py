@@ -44,11 +44,11 @@ def test_detects_how_the_controller_runs() -> None:
 
 
 def test_large_configuration_is_a_warning() -> None:
-    large = with_deployment("x" * (MAX_BYTES - 1))
-    found = [*inspection.size(large, OWN, registered("holdfast", "x" * 99_000))]
+    api = with_deployment("x" * (MAX_BYTES - 1))
+    findings = [*inspection.size(api, OWN, registered("holdfast", "x" * 99_000))]
 
-    assert [one.level for one in found] == [Level.WARNING, Level.WARNING]
-    assert [one.text for one in found] == [
+    assert [finding.level for finding in findings] == [Level.WARNING, Level.WARNING]
+    assert [finding.text for finding in findings] == [
         "99,000 of at most 100,000 characters of a match condition",
         "1,048,575 of at most 1,048,576 bytes of holdfast-config-x",
     ]
@@ -71,7 +71,7 @@ def test_deleted_pods_kept_by_a_finalizer(
     api.put(f"{listing.pods_path('default')}/{pod['metadata']['name']}", pod)
     api.put(f"{NAMESPACES}/default", {"metadata": {}, "status": {"phase": "Terminating"}})
 
-    found = [*inspection.kept(api, CREATED_MS + HOUR)]
+    findings = [*inspection.kept(api, CREATED_MS + HOUR)]
 
-    assert len(found) == count
-    assert all("terminating namespace default" in one.text for one in found)
+    assert len(findings) == count
+    assert all("terminating namespace default" in finding.text for finding in findings)

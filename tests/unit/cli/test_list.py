@@ -47,24 +47,26 @@ def test_output_formats(arguments: str, text: str, cluster: ServedApi) -> None:
 
 def test_headers(cluster: ServedApi) -> None:
     hold(cluster, a="9h")
-    head, row = cluster.run("list").stdout.splitlines()
-    assert head.split() == ["NAME", "LEFT", "AGE", "OWNER", "HELD", "BY"]
+    header, row = cluster.run("list").stdout.splitlines()
+    assert header.split() == ["NAME", "LEFT", "AGE", "OWNER", "HELD", "BY"]
     assert cluster.run("list", "--no-headers").stdout.split()[0] == row.split()[0] == "a"
     assert cluster.run("list", "-A").stdout.split()[0] == "NAMESPACE"
 
 
 def test_sort_by_unknown_field(cluster: ServedApi) -> None:
     hold(cluster, a="9h")
-    done = cluster.run("list", "--sort-by=.nosuch", code=1)
-    assert "--sort-by: no object has the field .nosuch; there are .metadata, .heldBy" in done.stderr
+    result = cluster.run("list", "--sort-by=.nosuch", code=1)
+    assert (
+        "--sort-by: no object has the field .nosuch; there are .metadata, .heldBy" in result.stderr
+    )
 
 
 @pytest.mark.parametrize("output", ["json", "yaml"])
 def test_document_is_a_kubernetes_list(output: str, cluster: ServedApi) -> None:
     hold(cluster, a="9h")
-    found = yaml.safe_load(cluster.run("list", "-o", output).stdout)
-    assert found["kind"] == "HeldPodList"
-    assert found["items"][0]["metadata"]["name"] == "a"
+    document = yaml.safe_load(cluster.run("list", "-o", output).stdout)
+    assert document["kind"] == "HeldPodList"
+    assert document["items"][0]["metadata"]["name"] == "a"
 
 
 @pytest.mark.parametrize(
@@ -77,8 +79,8 @@ def test_document_is_a_kubernetes_list(output: str, cluster: ServedApi) -> None:
     ],
 )
 def test_nothing_found(arguments: tuple[str, ...], message: str, cluster: ServedApi) -> None:
-    done = cluster.run(*arguments)
-    assert (done.stdout, done.stderr) == ("", message)
+    result = cluster.run(*arguments)
+    assert (result.stdout, result.stderr) == ("", message)
 
 
 @pytest.mark.parametrize(
@@ -101,14 +103,14 @@ def make_view(output: str) -> _HeldPods:
 
 def test_changes_are_printed_as_they_arrive(capsys: pytest.CaptureFixture[str]) -> None:
     view = make_view("")
-    first = Pod.of(held({"delay": "1h"}, name="a-long-name"))
-    free = Pod.of(make_pod({}, name="free"))
-    view.on_list([first, free])
-    view.on_change(first, is_deleted=False)  # no cell has changed
+    held_pod = Pod.of(held({"delay": "1h"}, name="a-long-name"))
+    free_pod = Pod.of(make_pod({}, name="free"))
+    view.on_list([held_pod, free_pod])
+    view.on_change(held_pod, is_deleted=False)  # no cell has changed
     view.on_change(Pod.of(held({"delay": "2h"}, name="b")), is_deleted=False)
     view.on_change(Pod.of(make_pod({}, name="a-long-name")), is_deleted=False)
     view.on_change(Pod.of(held({"delay": "2h"}, name="b")), is_deleted=True)
-    view.on_change(free, is_deleted=True)
+    view.on_change(free_pod, is_deleted=True)
     lines = [line.split() for line in capsys.readouterr().out.splitlines()]
     assert [(line[0], line[1]) for line in lines] == [
         ("NAME", "LEFT"),
@@ -130,9 +132,9 @@ def test_headers_are_printed_with_the_first_pod(capsys: pytest.CaptureFixture[st
 
 def test_relist_prints_changes(capsys: pytest.CaptureFixture[str]) -> None:
     view = make_view("jsonpath={.metadata.name} {.ended}")
-    one, other = (Pod.of(held({"delay": "1h"}, name=name)) for name in ("one", "other"))
-    view.on_list([one])
-    view.on_list([other])
+    pod, new_pod = (Pod.of(held({"delay": "1h"}, name=name)) for name in ("one", "other"))
+    view.on_list([pod])
+    view.on_list([new_pod])
     assert capsys.readouterr().out.splitlines() == ["one ", "other ", "one released"]
 
 
@@ -156,8 +158,8 @@ def test_control_characters_are_escaped_only_on_a_terminal(
 
 
 def test_hostile_pod_does_not_widen_other_rows(cluster: ServedApi) -> None:
-    long = "n" * 100_000
-    owner = owner_of("K" + long, long, "u", api_version="v1")
+    long_name = "n" * 100_000
+    owner = owner_of("K" + long_name, long_name, "u", api_version="v1")
     gates = [GATE, *(f"holdfast.dev/{number}" for number in range(5_000))]
     cluster.api.put_pod(held({"delay": "1h"}, name="a", owners=[owner], gates=gates))
     hold(cluster, b="10h")
@@ -165,19 +167,19 @@ def test_hostile_pod_does_not_widen_other_rows(cluster: ServedApi) -> None:
 
 
 def test_pods_are_watched_in_the_calling_thread() -> None:
-    api, seen = FakeApi(held({"delay": "1h"}, name="a")), []
+    api, calls = FakeApi(held({"delay": "1h"}, name="a")), []
 
     def on_list(pods: object) -> None:
-        seen.append(pods)
+        calls.append(pods)
         api.put_pod(held({"delay": "1h"}, name="b"))
 
     def on_change(pod: Pod, *, is_deleted: bool) -> None:
-        seen.append((pod.metadata.name, is_deleted))
+        calls.append((pod.metadata.name, is_deleted))
         raise KeyboardInterrupt
 
     watching.follow_pods(api, "/api/v1/pods", {}, on_list=on_list, on_change=on_change)
     api.close()
-    assert seen[1:] == [("b", False)]
+    assert calls[1:] == [("b", False)]
 
 
 def test_delay_from_the_owner(cluster: ServedApi) -> None:
@@ -211,8 +213,8 @@ def test_place_in_line_of_inline_pace(cluster: ServedApi) -> None:
         "pace: 1 of 1 starting, 1st in line",
         "pace: 1 of 1 starting, 2nd in line",
     ]
-    explained = cluster.run("explain", "c").stdout
-    assert "is held: pace: 1 of 1 starting, 2nd in line" in explained
+    stdout = cluster.run("explain", "c").stdout
+    assert "is held: pace: 1 of 1 starting, 2nd in line" in stdout
 
 
 def test_no_place_in_line_without_pace_or_list_permission(cluster: ServedApi) -> None:
@@ -243,8 +245,8 @@ def test_place_in_line_of_shared_pace(
     config = {"apiVersion": "holdfast.dev/v1beta1", "kind": "HoldfastConfiguration"}
     file = tmp_path / "holdfast.yaml"
     file.write_text(yaml.safe_dump({**config, "profiles": [profile]}))
-    shown = cluster.run("list", "-o", "wide", "--config", str(file)).stdout.splitlines()
-    assert shown[1].endswith(f"   {remark}")
+    lines = cluster.run("list", "-o", "wide", "--config", str(file)).stdout.splitlines()
+    assert lines[1].endswith(f"   {remark}")
 
 
 def test_pods_without_a_due_time_are_sorted_last(cluster: ServedApi) -> None:
@@ -257,8 +259,8 @@ def test_pods_without_a_due_time_are_sorted_last(cluster: ServedApi) -> None:
 
 def test_explain_reports_each_pod(cluster: ServedApi) -> None:
     hold(cluster, b="10h", a="9h")
-    done = cluster.run("explain", "a", "b", "missing", code=1)
-    assert "Pod default/a\n" in done.stdout
-    assert "Pod default/b\n" in done.stdout
-    assert "pod default/missing not found" in done.stderr
-    assert "1 of 3 failed" in done.stderr
+    result = cluster.run("explain", "a", "b", "missing", code=1)
+    assert "Pod default/a\n" in result.stdout
+    assert "Pod default/b\n" in result.stdout
+    assert "pod default/missing not found" in result.stderr
+    assert "1 of 3 failed" in result.stderr

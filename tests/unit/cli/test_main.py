@@ -27,15 +27,15 @@ HEAVY = (
 
 @pytest.mark.parametrize("name", sorted(main.COMMANDS.keys() - {"describe"}))
 def test_command_summary_matches_its_help(name: str) -> None:
-    documented = command(name).help or ""
-    assert documented.partition("\n\n")[0] == main.COMMANDS[name]
+    help_text = command(name).help or ""
+    assert help_text.partition("\n\n")[0] == main.COMMANDS[name]
     assert main.COMMANDS["describe"] != main.COMMANDS["explain"]
 
 
 def test_version_option_and_command_print_the_same(cluster: ServedApi) -> None:
     assert cluster.run("--version").stdout == cluster.run("version", "--client").stdout
-    shown = cluster.run("version").stdout
-    assert "\nnot installed in namespace holdfast-system\n" in shown
+    stdout = cluster.run("version").stdout
+    assert "\nnot installed in namespace holdfast-system\n" in stdout
 
 
 @pytest.mark.parametrize("name", main.COMMANDS)
@@ -58,11 +58,11 @@ def test_help_avoids_slow_imports(arguments: list[str]) -> None:
         f"try: cli.main({arguments!r})\n"
         f"finally: print([name for name in {HEAVY!r} if name in sys.modules])"
     )
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", script], check=True, capture_output=True, text=True
     )
-    assert done.stderr == ""
-    assert done.stdout.splitlines()[-1] == "[]"
+    assert result.stderr == ""
+    assert result.stdout.splitlines()[-1] == "[]"
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_unknown_command_is_a_usage_error(word: str, message: str) -> None:
     ],
 )
 def test_help_works_without_dashes(arguments: list[str], usage: str) -> None:
-    done = CliRunner().invoke(main.cli, arguments, prog_name="holdfast")
-    assert done.exit_code == 0
-    assert done.stdout.startswith(f"Usage: {usage}")
+    result = CliRunner().invoke(main.cli, arguments, prog_name="holdfast")
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"Usage: {usage}")
 
 
 @pytest.mark.parametrize("name", ["list", "describe", "sticky set"])
@@ -112,8 +112,8 @@ def test_help_fits_a_narrow_terminal(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "60")
     main.cli.main(["list", "--help"], standalone_mode=False)
-    described, _, examples = capsys.readouterr().out.partition("Examples:")
-    assert max(map(len, described.splitlines())) <= 60
+    description, _, examples = capsys.readouterr().out.partition("Examples:")
+    assert max(map(len, description.splitlines())) <= 60
     assert "holdfast list -A" in examples
 
 
@@ -169,20 +169,20 @@ def test_api_server_errors_include_advice(error: HoldfastError, advice: str) -> 
 
 @pytest.mark.parametrize("command", ["list", "freeze --reason x", "thaw"])
 def test_namespace_argument_suggests_the_flag(command: str) -> None:
-    done = CliRunner().invoke(main.cli, [*command.split(), "fz"])
-    assert "takes no names; choose a namespace with -n" in done.stderr
+    result = CliRunner().invoke(main.cli, [*command.split(), "fz"])
+    assert "takes no names; choose a namespace with -n" in result.stderr
 
 
 def test_option_groups_round_trip_to_arguments() -> None:
-    seen: list[list[str]] = []
+    parsed: list[list[str]] = []
 
     @commands.command()
     @server_options.process
     @options.target
     def show(*, process: server_options.Process, target: options.Target) -> None:
-        seen.append([*process.arguments(), *target.arguments()])
+        parsed.append([*process.arguments(), *target.arguments()])
 
-    given = [
+    arguments = [
         "--log-level",
         "debug",
         "--log-format",
@@ -202,11 +202,11 @@ def test_option_groups_round_trip_to_arguments() -> None:
         "--as-group",
         "g",
     ]
-    assert CliRunner().invoke(show, given).exit_code == 0
-    assert seen == [given]
+    assert CliRunner().invoke(show, arguments).exit_code == 0
+    assert parsed == [arguments]
 
 
 @pytest.mark.parametrize("name", [[], ["sticky"]], ids=["holdfast", "sticky"])
 def test_command_list_is_not_truncated(name: list[str]) -> None:
-    shown = CliRunner().invoke(main.cli, [*name, "--help"]).stdout
-    assert not [line for line in shown.splitlines() if line.endswith("...")]
+    stdout = CliRunner().invoke(main.cli, [*name, "--help"]).stdout
+    assert not [line for line in stdout.splitlines() if line.endswith("...")]

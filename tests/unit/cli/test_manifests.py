@@ -25,8 +25,8 @@ def test_folder_expands_to_its_manifests(
     recursive: bool, expected: list[str], tmp_path: Path
 ) -> None:
     root = make_folder(tmp_path / "web")
-    found = [*manifests.files(["-", str(root), "x.txt"], recursive=recursive)]
-    assert found == ["-", *(str(root / name) for name in expected), "x.txt"]
+    files = [*manifests.files(["-", str(root), "x.txt"], recursive=recursive)]
+    assert files == ["-", *(str(root / name) for name in expected), "x.txt"]
 
 
 def test_folder_without_manifests(tmp_path: Path) -> None:

@@ -38,17 +38,17 @@ def test_hostname_label_may_differ_from_node_name() -> None:
 
 
 def test_number_of_nodes_and_claims_read_is_limited() -> None:
-    named = [f"node-{number}" for number in range(50_000)]
-    term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": named}]}
+    names = [f"node-{number}" for number in range(50_000)]
+    term = {"matchExpressions": [{"key": HOSTNAME, "operator": "In", "values": names}]}
     required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [term]}}
     pod, api = make_pod(), cluster()
-    for name in named[: nodes.MOST_PINS]:
+    for name in names[: nodes.MOST_PINS]:
         api.put(f"/api/v1/nodes/{name}", {"metadata": {"labels": {HOSTNAME: name}}})
     pod["spec"]["affinity"] = {"nodeAffinity": required}
-    found = [*nodes.pinned(api, Pod.of(pod), named)]
-    assert len(found) == nodes.MOST_PINS + 1
-    assert found[-1] == NodeState("49,980 other nodes", "they were not checked", unchecked=True)
-    assert found[0].remarks == ("49,980 other claims were not checked",)
+    states = [*nodes.pinned(api, Pod.of(pod), names)]
+    assert len(states) == nodes.MOST_PINS + 1
+    assert states[-1] == NodeState("49,980 other nodes", "they were not checked", unchecked=True)
+    assert states[0].remarks == ("49,980 other claims were not checked",)
     assert len(api.requests) <= nodes.MOST_PINS * (1 + nodes.MOST_CLAIMS)
 
 
@@ -106,8 +106,8 @@ def test_node_newer_than_its_record_is_reported(
 ) -> None:
     api = FakeApi()
     if created:
-        made = {"creationTimestamp": f"{created}T12:00:00Z"}
-        api.put("/api/v1/nodes/node-1", {"metadata": made})
+        node_metadata = {"creationTimestamp": f"{created}T12:00:00Z"}
+        api.put("/api/v1/nodes/node-1", {"metadata": node_metadata})
     entries = [
         {
             "manager": manager,

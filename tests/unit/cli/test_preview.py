@@ -33,17 +33,17 @@ def test_api_server_warnings_are_shown(document: Any, cluster: ServedApi, tmp_pa
     file = tmp_path / "x.json"
     file.write_text(json.dumps(document))
 
-    shown = cluster.run("preview", "--dry-run=server", "-f", str(file)).stdout
+    stdout = cluster.run("preview", "--dry-run=server", "-f", str(file)).stdout
 
-    assert [line.strip() for line in shown.splitlines() if "warning:" in line] == SHOWN
+    assert [line.strip() for line in stdout.splitlines() if "warning:" in line] == SHOWN
 
 
 def test_api_server_defaults_are_not_changes() -> None:
-    given = {
+    manifest = {
         "metadata": {"annotations": {"delay": "1s", "app": "x"}},
         "spec": {"tolerations": [{"operator": "Exists", "key": "gpu"}]},
     }
-    added = [
+    tolerations = [
         {"key": key, "operator": "Exists", "effect": "NoExecute", "tolerationSeconds": 300}
         for key in ("node.kubernetes.io/not-ready", "node.kubernetes.io/unreachable")
     ]
@@ -51,10 +51,10 @@ def test_api_server_defaults_are_not_changes() -> None:
         "metadata": {"annotations": {"app": "x", "delay": "1s"}, "uid": "u"},
         "spec": {
             "schedulerName": "default-scheduler",
-            "tolerations": [{"key": "gpu", "operator": "Exists"}, *added],
+            "tolerations": [{"key": "gpu", "operator": "Exists"}, *tolerations],
         },
     }
-    before, after = server_preview.decided(given), server_preview.decided(stored)
+    before, after = server_preview.decided(manifest), server_preview.decided(stored)
     assert json.dumps(before) == json.dumps(after)
 
 
@@ -74,8 +74,8 @@ def test_warnings_fail_a_strict_preview(cluster: ServedApi, tmp_path: Path) -> N
     file = tmp_path / "pod.yaml"
     file.write_text(_pod("a", delai="1h"))
     assert "did you mean holdfast.dev/delay?" in cluster.run("preview", "-f", str(file)).stdout
-    done = cluster.run("preview", "--strict", "-f", str(file), code=1)
-    assert done.stderr == "1 object with warnings; the reasons are above"
+    result = cluster.run("preview", "--strict", "-f", str(file), code=1)
+    assert result.stderr == "1 object with warnings; the reasons are above"
 
 
 def test_summary_counts_all_problems(cluster: ServedApi, tmp_path: Path) -> None:
@@ -83,9 +83,9 @@ def test_summary_counts_all_problems(cluster: ServedApi, tmp_path: Path) -> None
     (tmp_path / "invalid.yaml").write_text(_pod("a", delay="soon"))
     loop = [_job("b", after="c"), _job("c", after="b")]
     (tmp_path / "loop.yaml").write_text("\n---\n".join(loop))
-    done = cluster.run("preview", "-f", str(tmp_path), code=1)
-    assert "these pods never start, because they wait for each other: " in done.stderr
-    assert done.stderr.endswith(
+    result = cluster.run("preview", "-f", str(tmp_path), code=1)
+    assert "these pods never start, because they wait for each other: " in result.stderr
+    assert result.stderr.endswith(
         "1 of 3 files cannot be read, 1 would be rejected; the reasons are above"
     )
 
@@ -119,15 +119,15 @@ def test_missing_or_invalid_file_is_an_error(
 
 def _job(name: str, *, after: str) -> str:
     pod = {"metadata": {"annotations": {"holdfast.dev/after": f"job/{after}"}}, "spec": {}}
-    made = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
-    return json.dumps({**made, "spec": {"template": pod}})
+    job = {"apiVersion": "batch/v1", "kind": "Job", "metadata": {"name": name}}
+    return json.dumps({**job, "spec": {"template": pod}})
 
 
 def test_kustomization_in_folder_is_noted(cluster: ServedApi, tmp_path: Path) -> None:
     (tmp_path / "kustomization.yaml").write_text("resources: [pod.yaml]")
     (tmp_path / "pod.yaml").write_text(_pod("a"))
-    noted = cluster.run("preview", "-f", str(tmp_path)).stderr
-    assert f"to preview what it builds, use -k {tmp_path}\n" in noted
+    stderr = cluster.run("preview", "-f", str(tmp_path)).stderr
+    assert f"to preview what it builds, use -k {tmp_path}\n" in stderr
 
 
 def test_field_unknown_to_the_api_server_is_a_rejection(cluster: ServedApi, tmp_path: Path) -> None:
@@ -136,9 +136,9 @@ def test_field_unknown_to_the_api_server_is_a_rejection(cluster: ServedApi, tmp_
     cluster.api.created = lambda: 1_798_131_600.0
     file = tmp_path / "x.yaml"
     file.write_text(f"{json.dumps(DEPLOYMENT)}\n---\n{_pod('next')}")
-    done = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
-    assert "Deployment default/web: rejected" in done.stdout
-    assert "Pod default/next: " in done.stdout
+    result = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
+    assert "Deployment default/web: rejected" in result.stdout
+    assert "Pod default/next: " in result.stdout
 
 
 NO_CHANGE = "  delay: no change\n"
@@ -146,19 +146,19 @@ NO_CHANGE = "  delay: no change\n"
 
 def test_only_plugins_with_changes_are_shown(cluster: ServedApi, tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
-    placed = json.dumps({"apiVersion": "v1", "kind": "Pod", **make_pod({"type": "space"})})
-    file.write_text(f"{_pod('free')}\n---\n{placed}")
-    shown = cluster.run("preview", "-f", str(file)).stdout
-    assert f"Pod default/free: unchanged\n  no plugin changes it\n{file}: Pod" in shown
-    assert NO_CHANGE not in shown
-    assert shown.count("no plugin changes it") == 1
-    assert "  placement: requires nodes with" in shown
+    placed_pod = json.dumps({"apiVersion": "v1", "kind": "Pod", **make_pod({"type": "space"})})
+    file.write_text(f"{_pod('free')}\n---\n{placed_pod}")
+    stdout = cluster.run("preview", "-f", str(file)).stdout
+    assert f"Pod default/free: unchanged\n  no plugin changes it\n{file}: Pod" in stdout
+    assert NO_CHANGE not in stdout
+    assert stdout.count("no plugin changes it") == 1
+    assert "  placement: requires nodes with" in stdout
     assert NO_CHANGE in cluster.run("preview", "-v=1", "-f", str(file)).stdout
 
 
 JOBS = [
-    {"template": {"spec": {"template": {"metadata": {"annotations": each}, "spec": {}}}}}
-    for each in ({}, {"holdfast.dev/delay": "1h"})
+    {"template": {"spec": {"template": {"metadata": {"annotations": annotations}, "spec": {}}}}}
+    for annotations in ({}, {"holdfast.dev/delay": "1h"})
 ]
 JOB_SET = {
     "apiVersion": "jobset.x-k8s.io/v1alpha2",
@@ -173,20 +173,20 @@ def test_each_template_is_sent_to_the_api_server(cluster: ServedApi, tmp_path: P
     cluster.api.created = lambda: 1_798_131_600.0
     file = tmp_path / "x.json"
     file.write_text(json.dumps(JOB_SET))
-    shown = cluster.run("preview", "--dry-run=server", "-f", str(file)).stdout
-    names = [line.removeprefix(f"{file}: ") for line in shown.splitlines() if "JobSet" in line]
+    stdout = cluster.run("preview", "--dry-run=server", "-f", str(file)).stdout
+    names = [line.removeprefix(f"{file}: ") for line in stdout.splitlines() if "JobSet" in line]
     assert names == [f"JobSet default/train ({path}): unchanged" for path in PATHS]
     sent = [json.loads(body)["metadata"] for body in cluster.api.bodies[1:]]
-    assert [each.get("annotations") for each in sent] == [{}, {"holdfast.dev/delay": "1h"}]
+    assert [metadata.get("annotations") for metadata in sent] == [{}, {"holdfast.dev/delay": "1h"}]
 
 
 def test_object_with_several_templates_counts_once(cluster: ServedApi, tmp_path: Path) -> None:
     cluster.api.before("POST", *[raising(ApiStatusError("HTTP 403: no", status=403))] * 2)
     file = tmp_path / "x.json"
     file.write_text(json.dumps(JOB_SET))
-    done = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
-    assert done.stdout.count(": rejected") == 2
-    assert done.stderr == "1 would be rejected; the reasons are above"
+    result = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
+    assert result.stdout.count(": rejected") == 2
+    assert result.stderr == "1 would be rejected; the reasons are above"
 
 
 @pytest.mark.parametrize("name", [{"name": "web"}, {"generateName": "web-"}], ids=["name", "none"])
@@ -202,6 +202,6 @@ def test_daemon_set_pod_keeps_its_owner(
     file.write_text(json.dumps({**DEPLOYMENT, "kind": kind, "metadata": name}))
     cluster.run("preview", "--dry-run=server", "-f", str(file))
     owners = json.loads(cluster.api.bodies[-1])["metadata"].get("ownerReferences", ())
-    assert [one["kind"] for one in owners] == ([owner] if owner else [])
-    assert all(one["controller"] and one["apiVersion"] == "apps/v1" for one in owners)
-    assert all(one["name"] == name.get("name", "preview") and one["uid"] for one in owners)
+    assert [ref["kind"] for ref in owners] == ([owner] if owner else [])
+    assert all(ref["controller"] and ref["apiVersion"] == "apps/v1" for ref in owners)
+    assert all(ref["name"] == name.get("name", "preview") and ref["uid"] for ref in owners)

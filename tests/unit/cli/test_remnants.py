@@ -31,15 +31,15 @@ def pod(*args: Any, **kwargs: Any) -> Pod:
 
 
 def test_only_holdfast_gates_and_finalizers_are_removed() -> None:
-    given = document((OTHERS, OURS, "holdfast.dev/other"), (STICKY, "example.com/f"))
-    changed = apply_patch(given, remnants.clearing(msgspec.convert(given, Pod), NOW_MS))
-    assert changed["spec"]["schedulingGates"] == [{"name": OTHERS}]
-    assert changed["metadata"]["finalizers"] == ["example.com/f"]
+    original = document((OTHERS, OURS, "holdfast.dev/other"), (STICKY, "example.com/f"))
+    cleared = apply_patch(original, remnants.clearing(msgspec.convert(original, Pod), NOW_MS))
+    assert cleared["spec"]["schedulingGates"] == [{"name": OTHERS}]
+    assert cleared["metadata"]["finalizers"] == ["example.com/f"]
 
 
 def test_patch_requires_an_unchanged_pod() -> None:
-    tests = [each for each in remnants.clearing(pod((OURS,)), NOW_MS) if each["op"] == "test"]
-    assert {each["path"]: each["value"] for each in tests} == {
+    tests = [op for op in remnants.clearing(pod((OURS,)), NOW_MS) if op["op"] == "test"]
+    assert {test["path"]: test["value"] for test in tests} == {
         "/metadata/uid": "u-p",
         "/metadata/resourceVersion": "7",
         "/spec/schedulingGates/0": {"name": OURS},
@@ -47,14 +47,14 @@ def test_patch_requires_an_unchanged_pod() -> None:
 
 
 def test_cleared_pod_is_marked_as_released() -> None:
-    given = document((OURS,), (STICKY,))
-    given["metadata"]["annotations"] = {"delay": "15"}
-    given["metadata"]["labels"] = {"holdfast.dev/held": "true", "app": "web"}
-    changed = apply_patch(given, remnants.clearing(msgspec.convert(given, Pod), NOW_MS))
+    original = document((OURS,), (STICKY,))
+    original["metadata"]["annotations"] = {"delay": "15"}
+    original["metadata"]["labels"] = {"holdfast.dev/held": "true", "app": "web"}
+    cleared = apply_patch(original, remnants.clearing(msgspec.convert(original, Pod), NOW_MS))
 
-    assert changed["metadata"]["labels"] == {"app": "web"}
-    assert changed["metadata"]["annotations"]["holdfast.dev/released"] == "2026-03-01T12:00:00Z"
-    assert changed["metadata"]["finalizers"] == []
+    assert cleared["metadata"]["labels"] == {"app": "web"}
+    assert cleared["metadata"]["annotations"]["holdfast.dev/released"] == "2026-03-01T12:00:00Z"
+    assert cleared["metadata"]["finalizers"] == []
 
 
 STICKY_KEYS = ["holdfast.dev/sticky-node", "holdfast.dev/sticky-node-uid"]
@@ -109,5 +109,5 @@ def test_binding_is_deleted_before_its_policy() -> None:
 
 
 def test_long_list_of_pods_is_abbreviated() -> None:
-    many = [pod(name=f"p{number}") for number in range(5)]
-    assert remnants.named(many) == "n/p0, n/p1, n/p2 and 2 more"
+    pods = [pod(name=f"p{number}") for number in range(5)]
+    assert remnants.named(pods) == "n/p0, n/p1, n/p2 and 2 more"

@@ -15,7 +15,7 @@ from tests.support.kubeconfigs import RIGHT
 TIMEOUT = 10.0
 """Seconds: a command may take three; the rest is margin for a busy machine."""
 BOTH = pytest.mark.parametrize(
-    "number", [signal.SIGTERM, signal.SIGINT], ids=lambda one: getattr(one, "name", "")
+    "number", [signal.SIGTERM, signal.SIGINT], ids=lambda value: getattr(value, "name", "")
 )
 IMPORTING = """
 import os, sys
@@ -46,19 +46,23 @@ library.pthread_mutex_lock(mutex)  # blocks in C, like a name lookup that hangs
 @BOTH
 def test_signal_during_imports(number: signal.Signals) -> None:
     code = IMPORTING.format(number=int(number))
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    result = subprocess.run(
+        [sys.executable, "-c", code], capture_output=True, text=True, check=False
+    )
 
-    assert (done.returncode, done.stderr) == (128 + number, "")
+    assert (result.returncode, result.stderr) == (128 + number, "")
 
 
 def test_signal_while_a_library_hangs() -> None:
-    with subprocess.Popen([sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True) as one:
-        assert one.stdout is not None
-        assert one.stdout.readline() == "locked\n"
-        one.send_signal(signal.SIGTERM)
+    with subprocess.Popen(
+        [sys.executable, "-c", STUCK], stdout=subprocess.PIPE, text=True
+    ) as process:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "locked\n"
+        process.send_signal(signal.SIGTERM)
 
-        assert one.wait(TIMEOUT) == 128 + signal.SIGTERM
-        assert one.stdout.read() == "cleaned\n"
+        assert process.wait(TIMEOUT) == 128 + signal.SIGTERM
+        assert process.stdout.read() == "cleaned\n"
 
 
 @pytest.fixture
@@ -82,17 +86,17 @@ def kubeconfig(tmp_path: Path) -> Iterator[tuple[Path, socket.socket]]:
         ("controller", "--health-port", "0", "--leader-elect", "--namespace", "apart"),
         ("dev",),
     ],
-    ids=lambda one: " ".join(one[:1] + one[3:4]) if isinstance(one, tuple) else "",
+    ids=lambda value: " ".join(value[:1] + value[3:4]) if isinstance(value, tuple) else "",
 )
 def test_signal_while_the_api_server_hangs(
     kubeconfig: tuple[Path, socket.socket], arguments: tuple[str, ...], number: signal.Signals
 ) -> None:
     file, server = kubeconfig
     command = [sys.executable, "-m", "holdfast.webhook", *arguments, "--kubeconfig", str(file)]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as one:
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         connection, _ = server.accept()
         with connection:
-            one.send_signal(number)
-            one.communicate(timeout=TIMEOUT)
+            process.send_signal(number)
+            process.communicate(timeout=TIMEOUT)
 
-    assert one.returncode in {0, 1, 128 + number}
+    assert process.returncode in {0, 1, 128 + number}

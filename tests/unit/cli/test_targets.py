@@ -29,8 +29,8 @@ DONE = {"release": "released", "approve": "approved", "deny": "denied"}
 OTHERS = "it is Pending and has gates of other components: example.com/quota"
 
 
-def controlled(by: str, *, controller: bool = True) -> list[dict[str, Any]]:
-    return [owner_of("Any", by, f"uid-{by}", api_version="a/v1", controller=controller)]
+def controlled(owner: str, *, controller: bool = True) -> list[dict[str, Any]]:
+    return [owner_of("Any", owner, f"uid-{owner}", api_version="a/v1", controller=controller)]
 
 
 def deploy(cluster: ServedApi, *pods: str) -> None:
@@ -74,8 +74,8 @@ def test_types(text: str, kind: str) -> None:
     ],
 )
 def test_arguments(text: str, parsed: list[str]) -> None:
-    found = targets.parse_all(text.split())
-    assert [f"{each.kind}/{each.name}" for each in found] == parsed
+    results = targets.parse_all(text.split())
+    assert [f"{target.kind}/{target.name}" for target in results] == parsed
 
 
 @pytest.mark.parametrize("text", ["service/web", "pod/", "a/b/c", "/web"])
@@ -113,17 +113,17 @@ def test_selectors(selector: dict[str, Any], query: str) -> None:
 def test_release_reports_each_pod(cluster: ServedApi) -> None:
     deploy(cluster, "web-0")
     cluster.api.put_pod(held({"delay": "1h"}, name="a"))
-    running = make_pod({}, name="b", node="node-2")
-    cluster.api.put_pod({**running, "status": {"phase": "Running"}})
+    pod = make_pod({}, name="b", node="node-2")
+    cluster.api.put_pod({**pod, "status": {"phase": "Running"}})
     cluster.api.put_pod(make_pod({}, name="c", gates=["example.com/quota"]))
-    done = cluster.run("release", "b", "pod/a", "c", "missing", "deployment/web", code=1)
-    assert done.stdout == "pod default/a released\npod default/web-0 released\n"
-    assert done.stderr.splitlines()[:3] == [
+    result = cluster.run("release", "b", "pod/a", "c", "missing", "deployment/web", code=1)
+    assert result.stdout == "pod default/a released\npod default/web-0 released\n"
+    assert result.stderr.splitlines()[:3] == [
         "pod default/b is not held: it is Running on node-2",
         f"pod default/c is not held: {OTHERS}",
         "pod default/missing not found; see kubectl get pods -n default",
     ]
-    assert "3 of 5 failed; the reasons are above" in done.stderr
+    assert "3 of 5 failed; the reasons are above" in result.stderr
     assert gates(cluster, "a") == gates(cluster, "web-0") == []
 
 
@@ -185,9 +185,9 @@ def test_vms_need_kubevirt(command: str, cluster: ServedApi) -> None:
 def test_sticky_clear_fails_if_the_record_is_not_read(cluster: ServedApi, tmp_path: Path) -> None:
     cluster.api.put(f"{VMS}/db", {"metadata": {"namespace": "default"}})
     webhook = {"matchConditions": [{"name": "asks", "expression": "true"}]}
-    registered = {"metadata": {}, "items": [{"webhooks": [webhook]}]}
+    configuration_list = {"metadata": {}, "items": [{"webhooks": [webhook]}]}
     path = configurations.path("validating", "").rstrip("/")
-    cluster.api.answers[path] = json.dumps(registered).encode()
+    cluster.api.answers[path] = json.dumps(configuration_list).encode()
     assert cluster.run("sticky", "clear", "db", code=1).stderr == (
         "Holdfast in this cluster does not read annotation holdfast.dev/sticky-node of VMs; "
         "give the cluster's configuration with --config"
@@ -214,8 +214,8 @@ def test_names_or_selector_are_required(command: str, cluster: ServedApi) -> Non
     assert "give pods, TYPE/NAME or a selector with -l\n" in cluster.run(command, code=2).stderr
     assert "with -l, not both\n" in cluster.run(command, "a", "-l", "app=x", code=2).stderr
     assert "-A cannot be combined with names" in cluster.run(command, "a", "-A", code=2).stderr
-    nothing = cluster.run(command, "-l", "app=x").stderr
-    assert nothing.endswith(" selected; nothing was " + DONE[command] + ".\n")
+    stderr = cluster.run(command, "-l", "app=x").stderr
+    assert stderr.endswith(" selected; nothing was " + DONE[command] + ".\n")
 
 
 @pytest.mark.parametrize("command", ["approve", "deny"])
@@ -225,14 +225,14 @@ def test_pods_are_approved_or_denied_by_label(command: str, cluster: ServedApi) 
         cluster.api.put_pod(held({APPROVAL: "why"}, gates=[APPROVAL], **fields))
     cluster.api.put_pod(held({APPROVAL: "why"}, gates=[APPROVAL], name="other"))
     deploy(cluster, "web-0")
-    done = cluster.run(command, "-l", "app=web", code=1)
-    assert f"({command.capitalize()} 2 pods now?); add --yes" in done.stderr
+    result = cluster.run(command, "-l", "app=web", code=1)
+    assert f"({command.capitalize()} 2 pods now?); add --yes" in result.stderr
     assert cluster.api.writes() == []
     text = f"{DONE[command]} by jane: why\n"
-    done = cluster.run(command, "-l", "app=web", "--yes")
-    assert done.stdout == f"pod default/a {text}pod default/b {text}"
-    done = cluster.run(command, "-A", "-l", "app=web", "--yes")
-    assert f"pod shop/c {text}" in done.stdout
+    result = cluster.run(command, "-l", "app=web", "--yes")
+    assert result.stdout == f"pod default/a {text}pod default/b {text}"
+    result = cluster.run(command, "-A", "-l", "app=web", "--yes")
+    assert f"pod shop/c {text}" in result.stdout
 
 
 def test_replacement_pod_is_not_approved(cluster: ServedApi) -> None:
@@ -244,14 +244,14 @@ def test_replacement_pod_is_not_approved(cluster: ServedApi) -> None:
         raise ApiStatusError("HTTP 422: the value at /metadata/uid differs", status=422)
 
     cluster.api.before("PATCH", replace_pod)
-    done = cluster.run("approve", "a", code=1)
-    assert done.stderr == "pod default/a not approved: it no longer waits for an approval"
+    result = cluster.run("approve", "a", code=1)
+    assert result.stderr == "pod default/a not approved: it no longer waits for an approval"
 
 
 def test_workload_release_needs_confirmation_but_named_pods_do_not(cluster: ServedApi) -> None:
     deploy(cluster, "web-0", "web-1")
-    done = cluster.run("release", "deployment/web", code=1)
-    assert "cannot ask without a terminal (Release 2 pods now?)" in done.stderr
+    result = cluster.run("release", "deployment/web", code=1)
+    assert "cannot ask without a terminal (Release 2 pods now?)" in result.stderr
     assert gates(cluster, "web-0") == [GATE]
     assert cluster.run("release", "web-0", "web-1").stdout.count("released") == 2
 
@@ -288,8 +288,8 @@ def test_workload_includes_only_pods_it_controls(kind: str, cluster: ServedApi) 
     cluster.api.put(target.path("default"), document)
     for name, owner in (("bare", []), ("ours", controlled("db")), ("another", controlled("x"))):
         cluster.api.put_pod(make_pod(name=name, uid=name, labels=LABELS, owners=owner))
-    (found,) = target.pods(cluster.api, "default", Pod)
-    assert found.metadata.name == "ours"
+    (pod,) = target.pods(cluster.api, "default", Pod)
+    assert pod.metadata.name == "ours"
 
 
 @pytest.mark.parametrize("target", ["vm/db", "vmi/db"])
@@ -301,30 +301,30 @@ def test_pods_of_a_vm(target: str, cluster: ServedApi) -> None:
     for name, uid in (("db", "uid-db"), ("other", "uid-other"), ("forged", "uid-forged")):
         owners = [owner_of(kubevirt.VMI, "other" if name == "other" else "db", uid)]
         cluster.api.put_pod(make_launcher(name=f"virt-launcher-{name}", owners=owners))
-    (found,) = targets.parse(target).pods(cluster.api, "default", Pod)
-    assert found.metadata.name == "virt-launcher-db"
+    (pod,) = targets.parse(target).pods(cluster.api, "default", Pod)
+    assert pod.metadata.name == "virt-launcher-db"
 
 
 def test_explain_workload_explains_its_pods(cluster: ServedApi) -> None:
     deploy(cluster, "web-0", "web-1")
     for command in ("explain", "describe"):
         assert cluster.run(command, "deployment/web").stdout.count("Pod default/web-") == 2
-    done = cluster.run("explain", "sts/web", code=1)
-    assert done.stderr.startswith("statefulset default/web not found")
+    result = cluster.run("explain", "sts/web", code=1)
+    assert result.stderr.startswith("statefulset default/web not found")
 
 
 def test_approve_reports_each_pod(cluster: ServedApi) -> None:
     deploy(cluster, "web-0")
     cluster.api.put_pod(held({APPROVAL: "why"}, name="waiting", gates=[APPROVAL]))
-    done = cluster.run("approve", "waiting", "web-0", "deployment/web", "deploy/x", code=1)
-    assert done.stdout == "pod default/waiting approved by jane: why\n"
-    assert sorted(done.stderr.splitlines()[:3]) == [
+    result = cluster.run("approve", "waiting", "web-0", "deployment/web", "deploy/x", code=1)
+    assert result.stdout == "pod default/waiting approved by jane: why\n"
+    assert sorted(result.stderr.splitlines()[:3]) == [
         "deployment default/x not found; see kubectl get deployments -n default",
         "deployment web in namespace default has no pods that wait for an approval; it has 1 pod",
         "pod default/web-0 not approved: it does not wait for an approval",
     ]
-    single = cluster.run("deny", "web-0", code=1)
-    assert single.stderr == "pod default/web-0 not denied: it does not wait for an approval"
+    denial = cluster.run("deny", "web-0", code=1)
+    assert denial.stderr == "pod default/web-0 not denied: it does not wait for an approval"
 
 
 @pytest.mark.parametrize(
@@ -353,16 +353,16 @@ def test_dry_run_stores_nothing(arguments: str, mode: str, suffix: str, cluster:
         "metadata": {"namespace": "default", "annotations": {"holdfast.dev/sticky-node": "node-0"}}
     }
     cluster.api.put(f"{VMS}/db", db)
-    done = cluster.run(*arguments.split(), f"--dry-run={mode}")
-    assert suffix in done.stdout
+    result = cluster.run(*arguments.split(), f"--dry-run={mode}")
+    assert suffix in result.stdout
     if mode == "server":
-        sent = [
+        queries = [
             query
             for (method, _), query in zip(cluster.api.requests, cluster.api.queries, strict=True)
             if method != "GET"
         ]
-        assert sent
-        assert {query.get("dryRun") for query in sent} == {"All"}
+        assert queries
+        assert {query.get("dryRun") for query in queries} == {"All"}
     else:
         assert cluster.api.writes() == []
     assert gates(cluster, "web-0") == [GATE]

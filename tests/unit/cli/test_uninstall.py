@@ -45,7 +45,7 @@ def serve_workloads(api: FakeApi) -> None:
     api.kinds |= {
         "/api/v1/persistentvolumeclaims",
         "/apis/batch/v1/cronjobs",
-        *(f"/apis/apps/v1/{each}" for each in ("statefulsets", "deployments", "daemonsets")),
+        *(f"/apis/apps/v1/{kind}" for kind in ("statefulsets", "deployments", "daemonsets")),
     }
 
 
@@ -74,16 +74,16 @@ STEPS: dict[str, Step] = {
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
 def test_proxy_404_aborts_a_step(step: Step) -> None:
     api = installed()
-    lost = status_error(404)
+    not_found = status_error(404)
 
     def before(_method: str, _path: str) -> None:
-        raise lost
+        raise not_found
 
     api.on_request = before
     with pytest.raises(ApiStatusError) as caught:
         step(Removal(api, NAMESPACE, 1.0))
 
-    assert caught.value is lost
+    assert caught.value is not_found
     assert len(api.requests) == 1
 
 
@@ -102,8 +102,8 @@ def test_all_webhook_configurations_except_dev_are_removed() -> None:
     api.on_request = missing
     Removal(api, NAMESPACE, 1.0).stop_asking()
 
-    removed = [path for method, path in api.requests if method == "DELETE"]
-    assert removed == configurations.paths("holdfast") + configurations.paths("zz-holdfast")
+    deleted = [path for method, path in api.requests if method == "DELETE"]
+    assert deleted == configurations.paths("holdfast") + configurations.paths("zz-holdfast")
 
 
 def test_deleted_vm_is_not_an_error() -> None:
@@ -210,11 +210,11 @@ def test_remove_made_deletes_only_objects_made_by_the_controller() -> None:
     api = installed()
     api.on_request = missing
     Removal(api, NAMESPACE, 0.0).remove_made()
-    within = f"namespaces/{NAMESPACE}"
+    namespace_path = f"namespaces/{NAMESPACE}"
     assert api.requests == [
-        ("DELETE", f"/api/v1/{within}/secrets/holdfast-ca"),
-        ("DELETE", f"/api/v1/{within}/secrets/holdfast-tls"),
-        ("DELETE", f"/apis/coordination.k8s.io/v1/{within}/leases/holdfast-controller"),
+        ("DELETE", f"/api/v1/{namespace_path}/secrets/holdfast-ca"),
+        ("DELETE", f"/api/v1/{namespace_path}/secrets/holdfast-tls"),
+        ("DELETE", f"/apis/coordination.k8s.io/v1/{namespace_path}/leases/holdfast-controller"),
     ]
 
 
@@ -269,8 +269,8 @@ def test_namespace_without_the_installation_is_rejected(path: str) -> None:
 def test_uninstall_rejects_wrong_namespace_before_any_change(cluster: ServedApi) -> None:
     cluster.api.put(BINDING, {"subjects": BOUND})
     cluster.api.put(SHOP, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
-    done = cluster.run("uninstall", "--release", "now", "--yes", "-n", "shop", code=1)
-    assert "Holdfast is installed in namespace holdfast-system, not in shop" in done.stderr
+    result = cluster.run("uninstall", "--release", "now", "--yes", "-n", "shop", code=1)
+    assert "Holdfast is installed in namespace holdfast-system, not in shop" in result.stderr
     assert cluster.api.writes() == []
 
 
@@ -315,8 +315,8 @@ def test_only_a_holdfast_namespace_is_deleted(
 def test_namespace_with_foreign_objects_is_rejected(path: str, name: str) -> None:
     api = installed()
     api.put(SHOP, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
-    own = {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}}
-    api.put("/apis/apps/v1/namespaces/shop/deployments/holdfast-webhook", own)
+    deployment = {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}}
+    api.put("/apis/apps/v1/namespaces/shop/deployments/holdfast-webhook", deployment)
     Removal(api, "shop", 1.0).require_namespace(prepare=False)
     api.put(f"{path}/data", {"metadata": {}})
     with pytest.raises(CommandError, match=rf"namespace shop has {name}, too, .*--prepare"):
@@ -337,8 +337,8 @@ def test_confirmation_prompt_names_the_namespace(
     serve_workloads(cluster.api)
     cluster.api.put(DEPLOYMENT, {"metadata": {"labels": {"app.kubernetes.io/name": "holdfast"}}})
     cluster.api.put(api_path("v1", "namespaces", name=NAMESPACE), {"metadata": {}})
-    done = cluster.run("uninstall", "--release", "now", *arguments, code=1)
-    assert question in done.stderr
+    result = cluster.run("uninstall", "--release", "now", *arguments, code=1)
+    assert question in result.stderr
 
 
 def test_thousands_of_gates_and_finalizers_are_removed() -> None:
@@ -368,7 +368,7 @@ def test_finalizers_added_during_uninstall_are_ignored() -> None:
     api = installed()
     api.put(DEPLOYMENT, {"metadata": {}, "status": {"availableReplicas": 1}})
     api.put(ROLE, {"metadata": {}})
-    number = itertools.count(1)
+    numbers = itertools.count(1)
 
     def launcher(name: str, **fields: Any) -> Document:
         fields = {"labels": {"kubevirt.io": "virt-launcher"}, **fields}
@@ -379,10 +379,10 @@ def test_finalizers_added_during_uninstall_are_ignored() -> None:
 
     def create(method: str, path: str) -> None:
         if (method, path) == ("GET", listing.pods_path("")):
-            api.put_pod(launcher(f"theirs-{(at := next(number))}"))
-            if at == 3:
-                for one in ("vm", "theirs-1"):
-                    api.change(pod_path("default", one), record)
+            api.put_pod(launcher(f"theirs-{(number := next(numbers))}"))
+            if number == 3:
+                for name in ("vm", "theirs-1"):
+                    api.change(pod_path("default", name), record)
 
     api.put_pod(launcher("other", labels={}))
     removal = Removal(api, NAMESPACE, 5.0)
@@ -392,7 +392,7 @@ def test_finalizers_added_during_uninstall_are_ignored() -> None:
     api.put_pod(launcher("vm"))
     api.on_response = create
     removal.record_landings(purge=False)
-    assert next(number) > 3
+    assert next(numbers) > 3
 
 
 def test_holdfast_dev_counts_as_a_running_controller() -> None:
@@ -412,14 +412,14 @@ def test_dry_run_reports_each_object(capsys: pytest.CaptureFixture[str]) -> None
     removal.stop_controller()
     removal.clear_pods()
     removal._delete("all", ["/api/v1/namespaces/n", configurations.paths("holdfast")[0]])
-    done = capsys.readouterr()
-    assert done.out.splitlines() == [
+    captured = capsys.readouterr()
+    assert captured.out.splitlines() == [
         "deployment.apps/holdfast-controller scaled (dry run)",
         "pod default/web-0 released (dry run)",
         "namespace/n deleted (dry run)",
         "mutatingwebhookconfiguration.admissionregistration.k8s.io/holdfast deleted (dry run)",
     ]
-    assert done.err == ""
+    assert captured.err == ""
     assert typed("/apis/a.io/v1/policies/p") == "policy.a.io/p"
 
 

@@ -25,9 +25,9 @@ def test_installed_version_and_image_are_shown() -> None:
 
 
 def test_client_version_is_shown_if_server_is_unreachable(cluster: ServedApi) -> None:
-    done = cluster.run("version", "--cluster", "gone", code=1)
-    assert done.stdout.startswith("holdfast ")
-    assert "http://127.0.0.1:1 does not answer: connection refused;" in done.stderr
+    result = cluster.run("version", "--cluster", "gone", code=1)
+    assert result.stdout.startswith("holdfast ")
+    assert "http://127.0.0.1:1 does not answer: connection refused;" in result.stderr
 
 
 def test_missing_installation_differs_from_missing_permission() -> None:

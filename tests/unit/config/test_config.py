@@ -49,7 +49,10 @@ profiles:
         known={"delay": Delay},
     )
 
-    keys = {name: [p.keys[0] for p in one.plugins] for name, one in profiles.by_name.items()}
+    keys = {
+        name: [plugin.keys[0] for plugin in profile.plugins]
+        for name, profile in profiles.by_name.items()
+    }
     assert keys == {"a": ["a.io/wait"], "b": [], "*": ["holdfast.dev/delay"]}
 
 
@@ -89,9 +92,9 @@ def test_error_message_length_is_limited(text: str, end: str) -> None:
 def test_unknown_field_is_not_suggested_for_itself() -> None:
     """A toleration has a field `value`; the condition of a rule does not."""
     rule = "{name: a, when: {annotation: a, value: b}}"
-    named = f"profiles: [{{pluginConfig: [{{name: placement, args: {{rules: [{rule}]}}}}]}}]"
+    text = f"profiles: [{{pluginConfig: [{{name: placement, args: {{rules: [{rule}]}}}}]}}]"
 
-    assert rejection(HEAD + named).endswith(
+    assert rejection(HEAD + text).endswith(
         "rules[0].when: unknown field 'value': use annotation, equals, exists, in, label, "
         "namespaces"
     )
@@ -145,8 +148,10 @@ def test_deprecated_api_version_logs_a_warning(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     text = (HEAD + "profiles: [{schedulerName: batch}]").encode()
-    old = text.replace(b"v1beta1", b"v1alpha1")
-    assert config.digest(config.parse(old, "h.yaml")) == config.digest(config.parse(text, "h.yaml"))
+    old_text = text.replace(b"v1beta1", b"v1alpha1")
+    assert config.digest(config.parse(old_text, "h.yaml")) == config.digest(
+        config.parse(text, "h.yaml")
+    )
     assert caplog.messages == [
         "h.yaml: apiVersion holdfast.dev/v1alpha1 is deprecated: use holdfast.dev/v1beta1"
     ]
@@ -222,7 +227,7 @@ class HoldingPlugin(Second):
 
 
 FOUND: tuple[type[Plugin], ...] = (Third, Second, Delay, Broken, Choosy, Extra)
-KNOWN = {one.name: one for one in FOUND}
+KNOWN = {plugin.name: plugin for plugin in FOUND}
 
 
 @pytest.mark.parametrize(
@@ -285,12 +290,12 @@ def test_holding_plugin_must_precede_plugin_that_edits_at_release(
     args = f"{{name: placement, args: {{rules: [{LATE}]}}}}"
     configured = f"pluginConfig: [{args if late else ''}], plugins: {{{listed}}}"
     text = f"{HEAD}profiles: [{{{configured}}}]"
-    known: dict[str, type[Plugin]] = {**plugins.registry([]), "holding": HoldingPlugin}
+    registry: dict[str, type[Plugin]] = {**plugins.registry([]), "holding": HoldingPlugin}
 
     if late and holder:
-        assert rejection(text, known=known) == HOLDS_TOO_LATE.format(holder)
+        assert rejection(text, known=registry) == HOLDS_TOO_LATE.format(holder)
     else:
-        make_profiles(text.removeprefix(HEAD), known=known)
+        make_profiles(text.removeprefix(HEAD), known=registry)
 
 
 def test_missing_default_plugins_are_ignored() -> None:
@@ -306,8 +311,8 @@ def test_run_all_filters_is_on_by_default_and_can_be_disabled() -> None:
 
 def test_permit_timeout() -> None:
     assert make_profiles("profiles: [{}]").by_name["*"].permit_timeout_ms is None
-    made = make_profiles('profiles: [{permitTimeout: "10m"}]')
-    assert made.by_name["*"].permit_timeout_ms == 600_000
+    profiles = make_profiles('profiles: [{permitTimeout: "10m"}]')
+    assert profiles.by_name["*"].permit_timeout_ms == 600_000
     with pytest.raises(ConfigurationError, match=r"profiles\[0\].permitTimeout: "):
         make_profiles('profiles: [{permitTimeout: "999999999h"}]')
 
@@ -402,11 +407,11 @@ def test_conflicting_profiles_and_invalid_selectors(text: str, expected: str) ->
 
 
 def test_equivalent_configurations_have_the_same_digest() -> None:
-    one = config.parse(f"{HEAD}profiles: [{{schedulerName: x}}]".encode(), "a")
-    same = config.parse(f"# a remark\n{HEAD}profiles:\n- schedulerName: x\n".encode(), "b")
-    other = config.parse(f"{HEAD}profiles: [{{schedulerName: y}}]".encode(), "c")
-    assert config.digest(one) == config.digest(same)
-    assert config.digest(one) != config.digest(other)
+    configuration = config.parse(f"{HEAD}profiles: [{{schedulerName: x}}]".encode(), "a")
+    equal = config.parse(f"# a remark\n{HEAD}profiles:\n- schedulerName: x\n".encode(), "b")
+    different = config.parse(f"{HEAD}profiles: [{{schedulerName: y}}]".encode(), "c")
+    assert config.digest(configuration) == config.digest(equal)
+    assert config.digest(configuration) != config.digest(different)
 
 
 @pytest.mark.parametrize(
@@ -432,10 +437,10 @@ def test_equivalent_configurations_have_the_same_digest() -> None:
 def test_disabled_plugins_are_removed_from_profiles(
     text: str, names: list[str], expected: list[str]
 ) -> None:
-    whole = config.parse(f"{HEAD}{text}".encode(), "h.yaml")
-    left = config.without(whole, names, plugins.registry([]), source="h.yaml")
-    profiles = pipelines.build_profiles(left, plugins.registry([]), source="h.yaml").by_name
-    assert [one.name for one in profiles["*"].plugins] == expected
+    configuration = config.parse(f"{HEAD}{text}".encode(), "h.yaml")
+    remaining = config.without(configuration, names, plugins.registry([]), source="h.yaml")
+    profiles = pipelines.build_profiles(remaining, plugins.registry([]), source="h.yaml").by_name
+    assert [plugin.name for plugin in profiles["*"].plugins] == expected
 
 
 SECOND = "profiles: [{schedulerName: x}, {%s}]"
@@ -476,7 +481,7 @@ SECOND = "profiles: [{schedulerName: x}, {%s}]"
 def test_invalid_or_conflicting_disabled_plugin_is_rejected(
     text: str, names: list[str], expected: str
 ) -> None:
-    whole = config.parse(f"{HEAD}{text}".encode(), "h.yaml")
+    configuration = config.parse(f"{HEAD}{text}".encode(), "h.yaml")
     with pytest.raises(ConfigurationError) as caught:
-        config.without(whole, names, plugins.registry([]), source="h.yaml")
+        config.without(configuration, names, plugins.registry([]), source="h.yaml")
     assert str(caught.value) == expected

@@ -35,8 +35,8 @@ profiles:
 
 def find_problems(text: str) -> list[str]:
     def build(document: Any) -> None:
-        read = config.read(document, "f.yaml")
-        pipelines.build_profiles(read, plugins.registry([]), source="f.yaml")
+        configuration = config.read(document, "f.yaml")
+        pipelines.build_profiles(configuration, plugins.registry([]), source="f.yaml")
 
     return problems.find(text.encode(), "f.yaml", build)
 
@@ -58,11 +58,11 @@ def test_problems_are_reported_in_line_order() -> None:
         (20, "profiles[1].schedulerName: '*' has two profiles"),
     ]
 
-    shown = find_problems(FILE)
+    messages = find_problems(FILE)
 
     assert [f"f.yaml:{line}: {text}" for line, text in expected] == [
-        each[: len(f"f.yaml:{line}: {text}")]
-        for each, (line, text) in zip(shown, expected, strict=True)
+        message[: len(f"f.yaml:{line}: {text}")]
+        for message, (line, text) in zip(messages, expected, strict=True)
     ]
 
 
@@ -82,9 +82,9 @@ def test_problems_are_reported_in_line_order() -> None:
     ],
 )
 def test_single_problem(text: str, problem: str) -> None:
-    (shown,) = find_problems(text)
+    (message,) = find_problems(text)
 
-    assert shown.startswith(problem)
+    assert message.startswith(problem)
 
 
 def test_valid_file_has_no_problems() -> None:
@@ -92,6 +92,6 @@ def test_valid_file_has_no_problems() -> None:
 
 
 def test_number_of_problems_is_limited() -> None:
-    many = "\n".join(f"x{number}: 1" for number in range(1_000))
+    fields = "\n".join(f"x{number}: 1" for number in range(1_000))
 
-    assert len(find_problems(HEAD + many)) == problems.MOST
+    assert len(find_problems(HEAD + fields)) == problems.MOST

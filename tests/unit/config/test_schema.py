@@ -58,26 +58,28 @@ def test_schema_has_only_local_references() -> None:
     references = re.findall(r'"\$ref": "([^"]*)"', json.dumps(SCHEMA))
 
     assert references
-    assert [one for one in references if not one.startswith("#/$defs/")] == []
-    assert {one.removeprefix("#/$defs/") for one in references} == set(SCHEMA["$defs"])
+    assert [reference for reference in references if not reference.startswith("#/$defs/")] == []
+    assert {reference.removeprefix("#/$defs/") for reference in references} == set(SCHEMA["$defs"])
 
 
 def test_every_type_and_field_has_a_description() -> None:
-    parts = {"": SCHEMA, **SCHEMA["$defs"]}
-    bare = [name for name, part in parts.items() if not part.get("description")]
-    bare += [
+    definitions = {"": SCHEMA, **SCHEMA["$defs"]}
+    undescribed = [
+        name for name, definition in definitions.items() if not definition.get("description")
+    ]
+    undescribed += [
         f"{name}.{field}"
-        for name, part in parts.items()
-        for field, shape in part["properties"].items()
+        for name, definition in definitions.items()
+        for field, shape in definition["properties"].items()
         if not shape.get("description")
     ]
-    assert bare == []
+    assert undescribed == []
 
 
 def test_class_without_source_has_no_descriptions() -> None:
-    made = type("Made", (Extra.ExtraArgs,), {}, frozen=True)
+    args_class = type("Made", (Extra.ExtraArgs,), {}, frozen=True)
 
-    assert schema.field_docs(made) == {}
+    assert schema.field_docs(args_class) == {}
 
 
 # --- rejected configurations -------------------------------------------------------------------
@@ -85,10 +87,10 @@ def test_class_without_source_has_no_descriptions() -> None:
 READABLE = [case for case in config_cases.FILES if "invalid YAML" not in case.values[1]]
 
 
-def placed(case: Any, where: str) -> Any:
-    fields = {"when": case.values[0]} if where == "when" else case.values[0]
-    known_id = f"{case.id}: {where}" if f"{case.id}: {where}" in CODE_ALONE else case.id
-    return pytest.param(configuration(rule(**fields)), known_id, id=f"{where}: {case.id}")
+def placed(case: Any, section: str) -> Any:
+    fields = {"when": case.values[0]} if section == "when" else case.values[0]
+    known_id = f"{case.id}: {section}" if f"{case.id}: {section}" in CODE_ALONE else case.id
+    return pytest.param(configuration(rule(**fields)), known_id, id=f"{section}: {case.id}")
 
 
 CASES = [
@@ -136,9 +138,9 @@ def examples() -> Iterator[Any]:
     """Yield the files in docs/, except for how-to/write-a-plugin.md, whose plugin is not ours."""
     for page in sorted({*(ROOT / "docs").rglob("*.md")} - {ROOT / "docs/how-to/write-a-plugin.md"}):
         text = page.read_text(encoding="utf-8")
-        for number, found in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
-            if f"kind: {config.KIND}" in found:
-                yield pytest.param(found, id=f"{page.name} {number}")
+        for number, example in enumerate(re.findall(r"```yaml\n(.*?)```", text, re.DOTALL)):
+            if f"kind: {config.KIND}" in example:
+                yield pytest.param(example, id=f"{page.name} {number}")
 
 
 @pytest.mark.parametrize(
@@ -164,7 +166,7 @@ def test_schema_accepts_what_startup_accepts(text: str) -> None:
 
 
 full_rules = st.builds(
-    lambda part, more: rule(**part, **more),
+    lambda requirement, fields: rule(**requirement, **fields),
     rule_parts,
     st.fixed_dictionaries(
         {},
@@ -193,12 +195,12 @@ JUNK: list[Any] = [None, "", "x", "a b", "*", "Exists", "In", "1h", 0, -1, 1.5, 
 
 
 valid_configurations = st.builds(
-    lambda found: configuration(
+    lambda placement_rule: configuration(
         schedulerName="a",
         plugins={"enabled": [{"name": "delay"}], "disabled": [{"name": "*"}]},
         pluginConfig=[
             {"name": "delay", "args": {"maxDelay": "1h", "annotations": ["a"]}},
-            {"name": "placement", "args": {"rules": [found]}},
+            {"name": "placement", "args": {"rules": [placement_rule]}},
         ],
     ),
     full_rules,
@@ -224,7 +226,7 @@ def test_startup_and_schema_agree_on_files_with_mistakes(document: Any) -> None:
 
     assert message.isprintable()
     assert valid or message, "the schema rejects what startup accepts"
-    assert not valid or not message or any(one in message for one in BEYOND), message
+    assert not valid or not message or any(error in message for error in BEYOND), message
 
 
 names = st.text("aZ09-_./ ", max_size=8) | st.text("a-._", min_size=60, max_size=66)
@@ -232,12 +234,12 @@ names = st.text("aZ09-_./ ", max_size=8) | st.text("a-._", min_size=60, max_size
 
 @given(names)
 def test_schema_patterns_match_the_code(text: str) -> None:
-    accepted: dict[Callable[[str], bool], Any] = {
+    types: dict[Callable[[str], bool], Any] = {
         syntax.is_qualified_name: arg_types.Key,
         syntax.is_label_value: arg_types.LabelValue,
         syntax.is_namespace: arg_types.Namespace,
     }
-    for check, kind in accepted.items():
+    for check, kind in types.items():
         pattern = kind.__metadata__[0].extra_json_schema["pattern"]
         assert bool(re.search(pattern, text)) == check(text), check
 

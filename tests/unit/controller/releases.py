@@ -48,8 +48,8 @@ def api_with_pending() -> tuple[FakeApi, PendingRelease]:
     return api, pending_of(api)
 
 
-def release(api: FakeApi, known: PendingRelease | None = None) -> Attempt:
-    return Releaser(api, DECIDER, now_ms).release(KEY, known or pending_of(api))
+def release(api: FakeApi, pending: PendingRelease | None = None) -> Attempt:
+    return Releaser(api, DECIDER, now_ms).release(KEY, pending or pending_of(api))
 
 
 def pending_with_recheck(api: FakeApi, decider: ReleaseDecider) -> PendingRelease:
@@ -59,8 +59,8 @@ def pending_with_recheck(api: FakeApi, decider: ReleaseDecider) -> PendingReleas
     return pending
 
 
-def attempt(api: FakeApi, decider: ReleaseDecider, known: PendingRelease | None = None) -> Attempt:
-    return Releaser(api, decider, now_ms).release(KEY, known or pending_with_recheck(api, decider))
+def attempt(api: FakeApi, decider: ReleaseDecider, entry: PendingRelease | None = None) -> Attempt:
+    return Releaser(api, decider, now_ms).release(KEY, entry or pending_with_recheck(api, decider))
 
 
 def add_annotation(_pod: Pod) -> Result:

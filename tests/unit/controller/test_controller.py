@@ -136,8 +136,8 @@ def test_in_flight_releases_per_namespace_are_limited() -> None:
     world.advance(120)
     world.api.before("PATCH", *[count_in_flight] * 50)
     world.settle()
-    growing = range(module.FIRST_OF_ONE, module.WORKERS_OF_ONE)
-    assert in_flight == [*growing, *[module.WORKERS_OF_ONE] * (50 - len(growing))]
+    worker_counts = range(module.FIRST_OF_ONE, module.WORKERS_OF_ONE)
+    assert in_flight == [*worker_counts, *[module.WORKERS_OF_ONE] * (50 - len(worker_counts))]
     assert len(set(world.released)) == len(world.released) == 99
 
 
@@ -152,10 +152,10 @@ def test_worker_takes_next_due_pod_after_release() -> None:
     world.dispatch()
     world.run_jobs()
 
-    began = [f"p{number:02}" for number in range(module.FIRST_OF_ONE)]
-    behind = [f"p{number:02}" for number in range(module.FIRST_OF_ONE, 61)]
+    first_names = [f"p{number:02}" for number in range(module.FIRST_OF_ONE)]
+    later_names = [f"p{number:02}" for number in range(module.FIRST_OF_ONE, 61)]
     # sequential here, parallel with real threads
-    assert world.released == [began[0], *behind, *began[1:]]
+    assert world.released == [first_names[0], *later_names, *first_names[1:]]
 
 
 def test_worker_takes_no_pod_after_leadership_is_lost() -> None:
@@ -206,14 +206,14 @@ def test_changed_delay_changes_due_time(annotations: dict[str, Any], due: int) -
 @pytest.mark.parametrize("how", ["ungated", "deleted", "not listed"])
 def test_pod_no_longer_held_is_forgotten(how: str) -> None:
     world = World(*pods(a="15", b="15"))
-    gone = ("default", "a")
+    key = ("default", "a")
     if how == "ungated":
         world.api.put_pod(make_pod({"delay": "15"}, name="a"))
-        world.deliver(gone)
+        world.deliver(key)
     elif how == "deleted":
-        world.controller.on_delete(Pod.of(world.api.pods[gone]))
+        world.controller.on_delete(Pod.of(world.api.pods[key]))
     else:
-        world.api.delete(gone)
+        world.api.delete(key)
         world.sync()
     world.run(60)
 
@@ -303,9 +303,9 @@ def known_clock(date: float) -> ServerClock:
     return clock
 
 
-def controller_threads(api: FakeApi, second: datetime) -> ThreadGroup:
+def controller_threads(api: FakeApi, now: datetime) -> ThreadGroup:
     """Return the threads of a controller with a known clock."""
-    clock = known_clock(second.timestamp())
+    clock = known_clock(now.timestamp())
     controller = ReleaseController(api, make_decider(), clock, ControllerMetrics())
     threads = ThreadGroup(on_failure=lambda: None)
     controller.add_to(threads)
@@ -315,8 +315,8 @@ def controller_threads(api: FakeApi, second: datetime) -> ThreadGroup:
 def test_shutdown_waits_briefly_for_releases(monkeypatch: pytest.MonkeyPatch) -> None:
     """A release that hangs must not keep the Lease from the next controller."""
     monkeypatch.setattr(loops, "GRACE_SECONDS", 0.05)
-    second = datetime.now(UTC).replace(microsecond=0)
-    api = FakeApi(held({"delay": "5"}, created=second - timedelta(minutes=1)))
+    now = datetime.now(UTC).replace(microsecond=0)
+    api = FakeApi(held({"delay": "5"}, created=now - timedelta(minutes=1)))
     hung, resume = threading.Event(), threading.Event()
 
     def hang() -> None:
@@ -324,10 +324,10 @@ def test_shutdown_waits_briefly_for_releases(monkeypatch: pytest.MonkeyPatch) ->
         assert resume.wait(5)
 
     api.before("PATCH", hang)
-    with controller_threads(api, second):
+    with controller_threads(api, now):
         assert hung.wait(5)
-        began = time.monotonic()
-    assert time.monotonic() - began < 4
+        start = time.monotonic()
+    assert time.monotonic() - start < 4
     assert api.gates(KEY) == [GATE]
     resume.set()
     eventually(lambda: not api.gates(KEY))
@@ -335,16 +335,16 @@ def test_shutdown_waits_briefly_for_releases(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_run_releases_overdue_and_newly_due_pods() -> None:
-    second = datetime.now(UTC).replace(microsecond=0)
+    now = datetime.now(UTC).replace(microsecond=0)
     overdue = [
-        held({"delay": str(number)}, name=f"p{number}", created=second - timedelta(minutes=1))
+        held({"delay": str(number)}, name=f"p{number}", created=now - timedelta(minutes=1))
         for number in range(20)
     ]
-    api = FakeApi(*overdue, held({"delay": "1h"}, name="later", created=second))
-    threads = controller_threads(api, second)
+    api = FakeApi(*overdue, held({"delay": "1h"}, name="later", created=now))
+    threads = controller_threads(api, now)
     with threads:
         eventually(lambda: all(not api.gates(("default", f"p{n}")) for n in range(20)))
-        api.put_pod(held({"delay": "5"}, name="new", created=second - timedelta(seconds=10)))
+        api.put_pod(held({"delay": "5"}, name="new", created=now - timedelta(seconds=10)))
         eventually(lambda: not api.gates(("default", "new")))
         api.annotate(("default", "later"), delay="0")
         eventually(lambda: not api.gates(("default", "later")))

@@ -21,8 +21,8 @@ SHOP, OTHER = ("shop", "web"), ("other", "web")
 
 
 def delayed_pod(key: tuple[str, str], delay: str = "10", **fields: Any) -> dict[str, Any]:
-    where, name = key
-    return held({"delay": delay}, namespace=where, name=name, uid="-".join(key), **fields)
+    namespace_name, name = key
+    return held({"delay": delay}, namespace=namespace_name, name=name, uid="-".join(key), **fields)
 
 
 def gates(world: World) -> dict[tuple[str, str], int]:
@@ -91,12 +91,12 @@ def test_freeze_of_holdfast_namespace_stops_all_releases() -> None:
 def test_event_for_due_pod_has_freeze_reason_and_end() -> None:
     world = World(delayed_pod(SHOP))
     set_freeze(world, "shop", "incident 42", instant(CREATED_MS + HOUR))
-    until = "until 2026-03-01T12:00:10Z"
-    assert world.recorder.notes("Held") == [f"held {until} by holdfast.dev/delay"]
+    end_text = "until 2026-03-01T12:00:10Z"
+    assert world.recorder.notes("Held") == [f"held {end_text} by holdfast.dev/delay"]
     world.advance(10)
     world.settle()
-    until = "until 2026-03-01T13:00:00Z"
-    reason = f"namespace shop is frozen {until}: incident 42"
+    end_text = "until 2026-03-01T13:00:00Z"
+    reason = f"namespace shop is frozen {end_text}: incident 42"
     assert world.recorder.notes("Held")[1:] == [f"held by holdfast.dev/delay: {reason}"]
 
 
@@ -159,14 +159,14 @@ def test_nothing_is_released_before_namespaces_are_listed() -> None:
 
 
 def test_freezes_take_effect_before_they_are_known() -> None:
-    seen: list[tuple[bool, int]] = []
+    states: list[tuple[bool, int]] = []
 
     def changed() -> None:
-        seen.append((watch.known, len(watch.freezes.active(0))))
+        states.append((watch.known, len(watch.freezes.active(0))))
 
     watch = FreezeWatch(OWN_NAMESPACE, changed, now=lambda: 0.0, now_ms=lambda: 0)
     watch.on_sync([namespace("shop", "x")])
-    assert seen == [(False, 1), (True, 1)]
+    assert states == [(False, 1), (True, 1)]
 
 
 def test_freezes_are_ignored_if_permission_stays_missing(caplog: pytest.LogCaptureFixture) -> None:
@@ -217,8 +217,8 @@ profiles:
 
 
 def paced_pod(key: tuple[str, str]) -> dict[str, Any]:
-    where, name = key
-    pod = held({PACE: "one"}, namespace=where, name=name, uid="-".join(key), gates=[PACE])
+    namespace_name, name = key
+    pod = held({PACE: "one"}, namespace=namespace_name, name=name, uid="-".join(key), gates=[PACE])
     pod["metadata"]["labels"] = {PACE: "one"}
     pod["spec"]["priority"] = int(key == SHOP)
     return pod

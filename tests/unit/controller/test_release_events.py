@@ -88,8 +88,8 @@ def test_gate_removed_early_by_another_client(
     pod["spec"]["schedulingGates"] = []
     pod["metadata"].update(changed)
     (world.sync if listed else world.deliver)()
-    who = "by someone else; the API server's audit log names the user"
-    notes = [f"gate removed 9s before its due time {who}"] if early else []
+    advice = "by someone else; the API server's audit log names the user"
+    notes = [f"gate removed 9s before its due time {advice}"] if early else []
     assert world.recorder.notes(events.RELEASED_EARLY) == notes
     assert world.metric("releases_total", outcome="early") == int(early)
 
@@ -111,7 +111,9 @@ def test_failed_release_records_an_event() -> None:
     world.api.before("PATCH", raising(status_error(500)))
     world.run(15)
 
-    (event,) = [one for one in world.recorder.events if one.reason == "ReleaseFailed"]
+    (event,) = [
+        candidate for candidate in world.recorder.events if candidate.reason == "ReleaseFailed"
+    ]
     assert event.warning
     assert event.note == "HTTP 500: scripted; it is retried until it succeeds"
 
@@ -144,7 +146,7 @@ def test_release_event_reports_plugin_warning_or_rejected_edits(rejected: bool) 
     world.api.before("PATCH", *[raising(status_error(422))] * rejected)
     world.run(16)
 
-    (event,) = [one for one in world.recorder.events if one.reason == "Released"]
+    (event,) = [candidate for candidate in world.recorder.events if candidate.reason == "Released"]
     problem = "released without what was to be added: HTTP 422: scripted"
     assert event.warning
     assert event.note == f"released 1.000 s after its time: {problem if rejected else 'mind'}"

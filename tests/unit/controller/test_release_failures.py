@@ -66,11 +66,16 @@ def hang_next_release(world: World) -> None:
     world.api.before("PATCH", hang_and_fail)
 
 
-def hanging_world(*others: dict[str, Any], namespaces: tuple[str, ...] = ("bad",)) -> World:
+def hanging_world(*other_pods: dict[str, Any], namespaces: tuple[str, ...] = ("bad",)) -> World:
     """Return a world at second 40: some namespaces have 200 due pods, and one that hung."""
-    many = pods(first="10", **{f"bad-{number:03}": "30" for number in range(200)})
+    documents = pods(first="10", **{f"bad-{number:03}": "30" for number in range(200)})
     world = World(
-        *[one for space in namespaces for one in move_to_namespace(space, *many)], *others
+        *[
+            document
+            for namespace in namespaces
+            for document in move_to_namespace(namespace, *documents)
+        ],
+        *other_pods,
     )
     world.advance(10)
     world.dispatch()
@@ -84,8 +89,8 @@ def hanging_world(*others: dict[str, Any], namespaces: tuple[str, ...] = ("bad",
 
 def test_busy_namespace_does_not_block_other_namespaces() -> None:
     """This holds before any release is known to hang."""
-    many = {f"bad-{number:03}": "20" for number in range(200)}
-    world = World(*move_to_namespace("bad", *pods(**many)), *pods(good="25"))
+    delays = {f"bad-{number:03}": "20" for number in range(200)}
+    world = World(*move_to_namespace("bad", *pods(**delays)), *pods(good="25"))
     world.advance(21)
     world.dispatch()
     assert len(world.pool.jobs) == module.FIRST_OF_ONE
@@ -211,12 +216,12 @@ def test_rejected_paced_pods_back_off(number: int, plugins: Sequence[Plugin]) ->
     world = paced_world(number, *plugins)
     world.api.before("PATCH", *[raising(status_error(422))] * 500)
     world.run(1)
-    first = number * (1 + len(plugins))
-    assert len(world.released) == first
+    first_count = number * (1 + len(plugins))
+    assert len(world.released) == first_count
 
     for _ in range(60):
         world.run(1)
-    assert 5 * first <= len(world.released) <= 12 * first
+    assert 5 * first_count <= len(world.released) <= 12 * first_count
 
 
 def test_many_rejected_paced_pods_back_off() -> None:

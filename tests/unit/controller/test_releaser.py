@@ -38,9 +38,9 @@ STAMP = "/metadata/annotations/holdfast.dev~1released"
 
 
 def test_release_removes_holdfast_gate() -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
 
-    assert Attempt(Outcome.RELEASED, known, notes=[]) == release(api, known)
+    assert Attempt(Outcome.RELEASED, pending, notes=[]) == release(api, pending)
     assert api.gates(KEY) == []
     assert api.requests == [("PATCH", "/api/v1/namespaces/default/pods/web-0")]
 
@@ -75,26 +75,26 @@ class AsyncPatches:
 def test_begin_sends_patch_without_blocking(
     error: ClusterError | None, outcome: Outcome | None
 ) -> None:
-    (api, known), sender, results = api_with_pending(), AsyncPatches(), list[Attempt | None]()
+    (api, pending), sender, results = api_with_pending(), AsyncPatches(), list[Attempt | None]()
     releaser = Releaser(api, DECIDER, now_ms, begin=sender)
 
-    assert releaser.begin(KEY, known, results.append)
+    assert releaser.begin(KEY, pending, results.append)
     path = "/api/v1/namespaces/default/pods/web-0"
-    assert sender.patches == [(path, list(release_patch(known, now_ms())))]
+    assert sender.patches == [(path, list(release_patch(pending, now_ms())))]
     assert results == []
     sender.on_end(error)
-    assert [one and one.outcome for one in results] == [outcome]
+    assert [result and result.outcome for result in results] == [outcome]
     assert api.requests == []
 
 
 def test_begin_declines_releases_that_may_block() -> None:
-    (api, known), sender, results = api_with_pending(), AsyncPatches(), list[Attempt | None]()
+    (api, pending), sender, results = api_with_pending(), AsyncPatches(), list[Attempt | None]()
     frozen = Releaser(api, DECIDER, now_ms, begin=sender, is_frozen=lambda _: True)
-    assert not frozen.begin(KEY, known, results.append)
+    assert not frozen.begin(KEY, pending, results.append)
     releaser = Releaser(api, DECIDER, now_ms, begin=sender)
-    assert not releaser.begin(KEY, known._replace(recheck=True), results.append)
+    assert not releaser.begin(KEY, pending._replace(recheck=True), results.append)
     sender.has_connection = False
-    assert not releaser.begin(KEY, known, results.append)
+    assert not releaser.begin(KEY, pending, results.append)
     assert sender.patches == []
     assert results == []
 
@@ -108,8 +108,8 @@ def test_release_keeps_foreign_gates() -> None:
 
 def test_patch_for_many_gates_is_short() -> None:
     """The API server rejects a JSON Patch of more than 10,000 operations."""
-    ours = [f"holdfast.dev/{number}" for number in range(6_000)]
-    api = api_with_held_pod(gates=["a.io/b", *ours[:3_000], "c.io/d", *ours[3_000:]])
+    own_gates = [f"holdfast.dev/{number}" for number in range(6_000)]
+    api = api_with_held_pod(gates=["a.io/b", *own_gates[:3_000], "c.io/d", *own_gates[3_000:]])
 
     assert Outcome.RELEASED is release(api).outcome
     assert api.gates(KEY) == ["a.io/b", "c.io/d"]
@@ -117,16 +117,16 @@ def test_patch_for_many_gates_is_short() -> None:
 
 
 def test_names_are_escaped_in_the_path() -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
 
-    assert Outcome.GONE is Releaser(api, DECIDER, now_ms).release(("a/b", "../x"), known).outcome
+    assert Outcome.GONE is Releaser(api, DECIDER, now_ms).release(("a/b", "../x"), pending).outcome
     assert {path for _, path in api.requests} == {"/api/v1/namespaces/a%2Fb/pods/..%2Fx"}
 
 
 def test_patch_tests_its_preconditions() -> None:
-    known = PendingRelease(0, "u-1", "42", ("a.io/b", GATE, "c.io/d", "holdfast.dev/x"))
+    pending = PendingRelease(0, "u-1", "42", ("a.io/b", GATE, "c.io/d", "holdfast.dev/x"))
 
-    assert release_patch(known, now_ms()) == [
+    assert release_patch(pending, now_ms()) == [
         {"op": "test", "path": "/metadata/uid", "value": "u-1"},
         {"op": "test", "path": "/metadata/resourceVersion", "value": "42"},
         {"op": "test", "path": "/spec/schedulingGates/3", "value": {"name": "holdfast.dev/x"}},
@@ -135,9 +135,9 @@ def test_patch_tests_its_preconditions() -> None:
         {"op": "remove", "path": "/spec/schedulingGates/1"},
     ]
     stamp = {"op": "add", "path": STAMP, "value": "2026-03-01T12:00:15Z"}
-    assert release_patch(known._replace(annotated=True), now_ms())[-1] == stamp
+    assert release_patch(pending._replace(annotated=True), now_ms())[-1] == stamp
     label = {"op": "remove", "path": "/metadata/labels/holdfast.dev~1held"}
-    assert release_patch(known._replace(labelled=True), now_ms())[-1] == label
+    assert release_patch(pending._replace(labelled=True), now_ms())[-1] == label
 
 
 @pytest.mark.parametrize(

@@ -41,19 +41,19 @@ from tests.unit.controller.releases import (
 
 
 def test_deleted_pod_is_gone() -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
     api.delete(KEY)
 
-    assert Attempt(Outcome.GONE) == release(api, known)
+    assert Attempt(Outcome.GONE) == release(api, pending)
 
 
 def test_webhook_404_does_not_mean_pod_is_gone() -> None:
     api = api_with_held_pod()
-    rejection = status_error(404, reason="NotFound")
-    api.before("PATCH", raising(rejection))
+    error = status_error(404, reason="NotFound")
+    api.before("PATCH", raising(error))
 
     attempt = release(api)
-    assert (attempt.outcome, attempt.reason) == (Outcome.RETRY, str(rejection))
+    assert (attempt.outcome, attempt.reason) == (Outcome.RETRY, str(error))
     assert attempt.held is not None
 
 
@@ -66,10 +66,10 @@ def test_pod_deleted_during_reread_is_gone() -> None:
 
 
 def test_pod_without_gate_counts_as_gone() -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
     api.put_pod(make_pod({"delay": "15"}))
 
-    assert Attempt(Outcome.GONE) == release(api, known)
+    assert Attempt(Outcome.GONE) == release(api, pending)
 
 
 @pytest.mark.parametrize(
@@ -78,20 +78,20 @@ def test_pod_without_gate_counts_as_gone() -> None:
     ids=["foreign annotation", "shorter", "removed", "invalid, held annotation decides"],
 )
 def test_changed_pod_still_due_is_released_at_once(annotations: dict[str, Any]) -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
     api.annotate(KEY, **annotations)
 
     now = pending_of(api)
 
-    assert Attempt(Outcome.RELEASED, now, notes=[]) == release(api, known)
+    assert Attempt(Outcome.RELEASED, now, notes=[]) == release(api, pending)
     assert (api.count("PATCH"), api.count("GET")) == (2, 1)
 
 
 def test_postponed_pod_is_not_released() -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
     api.annotate(KEY, delay="1h")
 
-    attempt = release(api, known)
+    attempt = release(api, pending)
     assert Attempt(Outcome.CHANGED, pending_of(api)) == attempt
     assert attempt.held is not None
     assert attempt.held.due_ms == CREATED_MS + HOUR
@@ -100,19 +100,19 @@ def test_postponed_pod_is_not_released() -> None:
 
 @pytest.mark.parametrize("delay", ["1", "15", "1h"], ids=["earlier", "same", "later"])
 def test_recreated_pod_is_not_released_by_stale_attempt(delay: str) -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
     api.put_pod(held({"delay": delay}, uid="another"))
 
-    assert Attempt(Outcome.CHANGED, pending_of(api)) == release(api, known)
+    assert Attempt(Outcome.CHANGED, pending_of(api)) == release(api, pending)
     assert api.gates(KEY) == [GATE]
 
 
 def test_reordered_gates_are_found() -> None:
     api = api_with_held_pod(gates=[GATE, "a.io/b"])
-    known = pending_of(api)
+    pending = pending_of(api)
     api.put_pod(held({"delay": "15"}, gates=["a.io/b", GATE]))
 
-    assert Outcome.RELEASED is release(api, known).outcome
+    assert Outcome.RELEASED is release(api, pending).outcome
     assert api.gates(KEY) == ["a.io/b"]
 
 
@@ -149,8 +149,8 @@ def test_paced_pod_is_not_released_without_released_annotation() -> None:
     api = api_with_held_pod(gates=[GATE, PACE])
     api.annotate(KEY, filled="x" * (ANNOTATION_BYTES - 60))
 
-    found = Releaser(api, decider_of(make_delay()), now_ms).release(KEY, pending_of(api))
-    assert (found.outcome, found.reason) == (Outcome.RETRY, "HTTP 422: annotations: Too long")
+    result = Releaser(api, decider_of(make_delay()), now_ms).release(KEY, pending_of(api))
+    assert (result.outcome, result.reason) == (Outcome.RETRY, "HTTP 422: annotations: Too long")
 
 
 @pytest.mark.parametrize(
@@ -179,20 +179,20 @@ def test_other_failures_are_retried_later(
 
 
 def test_invalid_pod_response_is_retried_later() -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
     api.before("PATCH", raising(status_error(409)))
     api.pods[KEY]["metadata"]["name"] = 5
 
-    assert Outcome.RETRY is release(api, known).outcome
+    assert Outcome.RETRY is release(api, pending).outcome
 
 
 def test_retry_after_lost_response_finds_pod_gone() -> None:
-    api, known = api_with_pending()
+    api, pending = api_with_pending()
     api.after("PATCH", raising(unreachable()))
 
-    assert Outcome.RETRY is release(api, known).outcome
+    assert Outcome.RETRY is release(api, pending).outcome
     assert api.gates(KEY) == []
-    assert Attempt(Outcome.GONE) == release(api, known)
+    assert Attempt(Outcome.GONE) == release(api, pending)
 
 
 @pytest.mark.parametrize(
@@ -233,14 +233,14 @@ def test_pod_returns_its_slot_if_api_server_shuts_down() -> None:
 def test_pod_released_with_lost_response_keeps_its_slot(is_read: bool) -> None:
     slots = Slots()
     api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
-    known = pending_with_recheck(api, decider)
+    pending = pending_with_recheck(api, decider)
     api.after("PATCH", raising(unreachable()))
-    assert Outcome.RETRY is attempt(api, decider, known).outcome
+    assert Outcome.RETRY is attempt(api, decider, pending).outcome
 
     if not is_read:
         api.before("GET", raising(unreachable()))
     outcome = Outcome.GONE if is_read else Outcome.RETRY
-    assert outcome is attempt(api, decider, known).outcome
+    assert outcome is attempt(api, decider, pending).outcome
     assert (api.gates(KEY), slots.free) == ([], 0)
 
 
@@ -256,7 +256,7 @@ def test_release_is_aborted_by_lost_leadership_or_freeze(when: str, cause: str) 
 
     decider = decider_of(slots, Tightening(at_release))
     api = FakeApi(held(gates=[Slots.gate]))
-    known = pending_with_recheck(api, decider)._replace(copy=b"")
+    pending = pending_with_recheck(api, decider)._replace(copy=b"")
     if when == "read":
         api.before("GET", allowed.clear)
     elif when == "rejected":
@@ -270,8 +270,8 @@ def test_release_is_aborted_by_lost_leadership_or_freeze(when: str, cause: str) 
         is_frozen=lambda _: cause == "freeze" and not allowed,
     )
 
-    found = releaser.release(KEY, known)
-    assert (found.outcome, slots.free) == (Outcome.CHANGED, 1)
+    result = releaser.release(KEY, pending)
+    assert (result.outcome, slots.free) == (Outcome.CHANGED, 1)
     assert (api.count("PATCH"), api.gates(KEY)) == (int(when == "rejected"), [Slots.gate])
 
 
@@ -279,10 +279,10 @@ def test_release_is_aborted_by_lost_leadership_or_freeze(when: str, cause: str) 
 def test_gone_pod_returns_its_slot(*, is_new: bool) -> None:
     slots = Slots()
     api, decider = FakeApi(held(gates=[Slots.gate])), decider_of(slots)
-    known = pending_with_recheck(api, decider)
+    pending = pending_with_recheck(api, decider)
     api.delete(KEY)
     if is_new:
         api.put_pod(make_pod(uid="another"))
 
-    assert Attempt(Outcome.GONE) == attempt(api, decider, known)
+    assert Attempt(Outcome.GONE) == attempt(api, decider, pending)
     assert slots.free == 1

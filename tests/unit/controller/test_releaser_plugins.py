@@ -50,8 +50,8 @@ from tests.unit.controller.releases import (
 PROBLEM = "released without what was to be added: "
 
 
-def decider_with(answer: Callable[[Pod], Result], *more: Plugin) -> ReleaseDecider:
-    return decider_of(make_delay(), *more, Tightening(answer))
+def decider_with(answer: Callable[[Pod], Result], *plugins: Plugin) -> ReleaseDecider:
+    return decider_of(make_delay(), *plugins, Tightening(answer))
 
 
 def api_with_recheck() -> tuple[FakeApi, ReleaseDecider, PendingRelease]:
@@ -73,10 +73,10 @@ def annotate_delay(pod: Pod) -> Result:
     ("has_copy", "requests"), [(True, ["PATCH"]), (False, ["GET", "PATCH"])], ids=str
 )
 def test_edits_are_part_of_the_release_patch(has_copy: bool, requests: list[str]) -> None:
-    api, decider, known = api_with_recheck()
-    tried = known if has_copy else known._replace(copy=b"")
+    api, decider, pending = api_with_recheck()
+    current = pending if has_copy else pending._replace(copy=b"")
 
-    assert Attempt(Outcome.RELEASED, known, notes=["mind"]) == attempt(api, decider, tried)
+    assert Attempt(Outcome.RELEASED, pending, notes=["mind"]) == attempt(api, decider, current)
     assert api.gates(KEY) == []
     assert annotations_of(api)["seen"] == "15"
     assert [method for method, _ in api.requests] == requests
@@ -97,8 +97,8 @@ def test_pod_is_released_without_rejected_edits(status: int) -> None:
     api, decider = api_with_held_pod(), decider_with(annotate_delay)
     api.before("PATCH", raising(status_error(status)))
 
-    found = attempt(api, decider)
-    assert (found.outcome, found.notes) == (
+    result = attempt(api, decider)
+    assert (result.outcome, result.notes) == (
         Outcome.RELEASED,
         [f"{PROBLEM}HTTP {status}: scripted"],
     )
@@ -107,10 +107,10 @@ def test_pod_is_released_without_rejected_edits(status: int) -> None:
 
 
 def test_release_rejected_without_edits_is_retried_later() -> None:
-    api, decider, known = api_with_recheck()
+    api, decider, pending = api_with_recheck()
     api.before("PATCH", *[raising(status_error(422, retry_after=3.0))] * 2)
 
-    assert Attempt(Outcome.RETRY, known, "HTTP 422: scripted", 3.0) == attempt(api, decider)
+    assert Attempt(Outcome.RETRY, pending, "HTTP 422: scripted", 3.0) == attempt(api, decider)
     assert api.gates(KEY) == [GATE]
 
 
@@ -132,42 +132,42 @@ def test_pod_without_annotation_room_gets_other_edits(
     api.annotate(KEY, filled="x" * filled)
     edits = SelectNodes("pool", "tenants"), SetAnnotation("placed", "x" * 100)
 
-    found = attempt(api, decider_with(lambda _: success(*edits)))
-    assert (found.outcome, found.notes) == (Outcome.RELEASED, notes)
+    result = attempt(api, decider_with(lambda _: success(*edits)))
+    assert (result.outcome, result.notes) == (Outcome.RELEASED, notes)
     assert api.pods[KEY]["spec"]["nodeSelector"] == {"pool": "tenants"}
     assert api.count("PATCH") == patches
 
 
 def test_rejected_pod_no_longer_allowed_returns_its_slot() -> None:
-    slots, answers = Slots(), list[Permit]([Wait(now_ms() + HOUR), Allow()])
-    holding = HoldingToo(lambda _pod, _now_ms: answers.pop() if len(answers) > 1 else answers[0])
+    slots, results = Slots(), list[Permit]([Wait(now_ms() + HOUR), Allow()])
+    holding = HoldingToo(lambda _pod, _now_ms: results.pop() if len(results) > 1 else results[0])
     decider = decider_of(slots, holding, Tightening(add_annotation))
     api = FakeApi(held(gates=[Slots.gate, HoldingToo.gate]))
-    known = PendingRelease(0, UID, "", (), recheck=True)
+    pending = PendingRelease(0, UID, "", (), recheck=True)
     api.before("PATCH", raising(status_error(422)))
 
-    found = attempt(api, decider, known)
-    assert (found.outcome, found.reason) == (Outcome.RETRY, "HTTP 422: scripted")
+    result = attempt(api, decider, pending)
+    assert (result.outcome, result.reason) == (Outcome.RETRY, "HTTP 422: scripted")
     assert (api.count("PATCH"), slots.free) == (1, 1)
 
 
 def test_rejected_pod_keeps_its_slot_for_second_patch() -> None:
     slots = Slots()
     decider = decider_of(slots, Tightening(add_annotation))
-    api, free = FakeApi(held(gates=[Slots.gate])), list[int]()
-    api.before("PATCH", raising(status_error(422)), lambda: free.append(slots.free))
-    api.before("GET", lambda: free.append(slots.free))
+    api, free_slots = FakeApi(held(gates=[Slots.gate])), list[int]()
+    api.before("PATCH", raising(status_error(422)), lambda: free_slots.append(slots.free))
+    api.before("GET", lambda: free_slots.append(slots.free))
 
     assert Outcome.RELEASED is attempt(api, decider).outcome
-    assert free == [0, 0]
+    assert free_slots == [0, 0]
 
 
 def test_rejected_edits_are_not_retried_when_pod_changes() -> None:
     api, decider = api_with_held_pod(), decider_with(annotate_delay)
     api.before("PATCH", raising(status_error(422)), lambda: api.annotate(KEY, noise="1"))
 
-    found = attempt(api, decider)
-    assert (found.outcome, found.notes) == (Outcome.RELEASED, [f"{PROBLEM}HTTP 422: scripted"])
+    result = attempt(api, decider)
+    assert (result.outcome, result.notes) == (Outcome.RELEASED, [f"{PROBLEM}HTTP 422: scripted"])
     assert "seen" not in annotations_of(api)
     assert api.count("PATCH") == 3
 
@@ -176,10 +176,10 @@ def test_edits_are_recomputed_for_changed_pod() -> None:
     api, decider = api_with_held_pod(), decider_with(annotate_delay)
     api.before("PATCH", lambda: api.annotate(KEY, delay="14"))
 
-    found = attempt(api, decider)
-    assert (found.outcome, found.notes) == (Outcome.RELEASED, ["mind"])
-    assert found.held is not None
-    assert found.held.due_ms == CREATED_MS + 14 * SECOND
+    result = attempt(api, decider)
+    assert (result.outcome, result.notes) == (Outcome.RELEASED, ["mind"])
+    assert result.held is not None
+    assert result.held.due_ms == CREATED_MS + 14 * SECOND
     assert annotations_of(api)["seen"] == "14"
 
 
@@ -189,52 +189,52 @@ def test_plugin_runs_if_changed_pod_concerns_it() -> None:
             return "space" in pod.annotations
 
     api, decider = api_with_held_pod(), decider_of(make_delay(), Choosy(annotate_delay))
-    known = pending_release(Pod.of(api.pods[KEY]), decider)
-    assert known is not None
-    assert not known.recheck
+    pending = pending_release(Pod.of(api.pods[KEY]), decider)
+    assert pending is not None
+    assert not pending.recheck
     api.before("PATCH", lambda: api.annotate(KEY, space="1"))
 
-    found = attempt(api, decider, known)
-    assert (found.outcome, found.notes) == (Outcome.RELEASED, ["mind"])
+    result = attempt(api, decider, pending)
+    assert (result.outcome, result.notes) == (Outcome.RELEASED, ["mind"])
     assert annotations_of(api)["seen"] == "15"
 
 
 def test_edits_use_pod_changed_before_release() -> None:
-    api, decider, known = api_with_recheck()
+    api, decider, pending = api_with_recheck()
     api.annotate(KEY, delay="5")
 
-    assert Outcome.RELEASED is attempt(api, decider, known).outcome
+    assert Outcome.RELEASED is attempt(api, decider, pending).outcome
     assert annotations_of(api)["seen"] == "5"
     assert api.count("PATCH") == 2  # the first one tests the outdated version
 
 
 @pytest.mark.parametrize("when", ["before", "during"])
 def test_postponed_pod_gets_no_edits(when: str) -> None:
-    api, decider, known = api_with_recheck()
+    api, decider, pending = api_with_recheck()
     if when == "before":
         api.annotate(KEY, delay="1h")
     else:
         api.before("PATCH", lambda: api.annotate(KEY, delay="1h"))
 
-    found = attempt(api, decider, known)
-    assert Attempt(Outcome.CHANGED, pending_with_recheck(api, decider)) == found
+    result = attempt(api, decider, pending)
+    assert Attempt(Outcome.CHANGED, pending_with_recheck(api, decider)) == result
     assert api.gates(KEY) == [GATE]
     assert "seen" not in annotations_of(api)
 
 
 def test_pod_deleted_before_plugin_call_is_gone() -> None:
-    api, decider, known = api_with_recheck()
+    api, decider, pending = api_with_recheck()
     api.delete(KEY)
 
-    assert Attempt(Outcome.GONE) == attempt(api, decider, known)
+    assert Attempt(Outcome.GONE) == attempt(api, decider, pending)
 
 
 def test_recreated_pod_with_recheck_counts_as_changed() -> None:
-    api, decider, known = api_with_recheck()
+    api, decider, pending = api_with_recheck()
     api.put_pod(held({"delay": "1"}, uid="another"))
 
     assert Attempt(Outcome.CHANGED, pending_with_recheck(api, decider)) == attempt(
-        api, decider, known
+        api, decider, pending
     )
 
 
@@ -244,8 +244,8 @@ def test_failing_plugin_does_not_block_release() -> None:
 
     api, decider = api_with_held_pod(), decider_with(fail)
 
-    found = attempt(api, decider)
-    assert (found.outcome, found.notes) == (
+    result = attempt(api, decider)
+    assert (result.outcome, result.notes) == (
         Outcome.RELEASED,
         ["plugin 'tightening' failed in release: KeyError: 'x'"],
     )
@@ -264,20 +264,20 @@ NO_TEXT: Any = KeyError("x")
 def test_invalid_plugin_message_does_not_block_release(answer: Result, what: str) -> None:
     api, decider = api_with_held_pod(), decider_with(lambda _: answer)
 
-    found = attempt(api, decider)
-    why = f"TypeError: it returned the {what} KeyError; use text"
-    assert Outcome.RELEASED is found.outcome
-    assert found.notes == [f"plugin 'tightening' failed in release: {why}"]
+    result = attempt(api, decider)
+    problem = f"TypeError: it returned the {what} KeyError; use text"
+    assert Outcome.RELEASED is result.outcome
+    assert result.notes == [f"plugin 'tightening' failed in release: {problem}"]
 
 
 def test_invalid_edits_do_not_block_release() -> None:
-    nonsense: Any = 5
+    key: Any = 5
     api = api_with_held_pod()
-    decider = decider_with(lambda _: success(SetAnnotation(nonsense, "1"), warnings=["mind"]))
+    decider = decider_with(lambda _: success(SetAnnotation(key, "1"), warnings=["mind"]))
 
-    found = attempt(api, decider)
-    assert Outcome.RELEASED is found.outcome
-    mind, problem = found.notes
-    assert mind == "mind"
+    result = attempt(api, decider)
+    assert Outcome.RELEASED is result.outcome
+    warning, problem = result.notes
+    assert warning == "mind"
     assert problem.startswith(f"{PROBLEM}AttributeError: ")
     assert api.gates(KEY) == []

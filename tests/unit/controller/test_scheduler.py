@@ -38,11 +38,11 @@ class SchedulerEnv:
         for number, pending in enumerate(held_pods):
             self.scheduler.put(("default", "ab"[number]), pending)
 
-    def upsert(self, fresh: PendingRelease, *, watched: bool = True) -> PendingRelease | None:
-        return self.scheduler.upsert(A, fresh, self.scheduler.get(A), 7, watched=watched)
+    def upsert(self, pending: PendingRelease, *, watched: bool = True) -> PendingRelease | None:
+        return self.scheduler.upsert(A, pending, self.scheduler.get(A), 7, watched=watched)
 
-    def settle(self, tried: PendingRelease, attempt: Attempt) -> TaskResult:
-        return self.scheduler.settle(A, tried, attempt, 9)
+    def settle(self, pending: PendingRelease, attempt: Attempt) -> TaskResult:
+        return self.scheduler.settle(A, pending, attempt, 9)
 
 
 def test_changed_due_time_records_when_it_was_seen() -> None:
@@ -74,37 +74,37 @@ def test_expedited_pod_stays_due_after_watch_update() -> None:
 
 @pytest.mark.parametrize("outcome", [Outcome.RELEASED, Outcome.GONE])
 def test_released_or_gone_pod_is_forgotten(outcome: Outcome) -> None:
-    known = held(10)
-    env = SchedulerEnv(known)
-    assert env.settle(known, Attempt(outcome)) == TaskResult()
+    pending = held(10)
+    env = SchedulerEnv(pending)
+    assert env.settle(pending, Attempt(outcome)) == TaskResult()
     assert (len(env.scheduler), env.forgotten) == (0, ["u"])
 
 
 def test_failed_attempt_is_retried_with_fresh_pod() -> None:
-    known, fresh = held(10), held(10, version="2")
-    env = SchedulerEnv(known)
-    result = env.settle(known, Attempt(Outcome.RETRY, fresh, "why", 3.0))
+    pending, updated = held(10), held(10, version="2")
+    env = SchedulerEnv(pending)
+    result = env.settle(pending, Attempt(Outcome.RETRY, updated, "why", 3.0))
     assert result == TaskResult("why", 3.0)
-    assert env.scheduler.get(A) == fresh
+    assert env.scheduler.get(A) == updated
 
 
 @pytest.mark.parametrize("listed_again", [False, True], ids=["same", "listed again"])
 def test_possibly_released_pod_loses_its_copy(listed_again: bool) -> None:
-    known = held(10)._replace(copy=b"pod")
-    env = SchedulerEnv(known)
+    original = held(10)._replace(copy=b"pod")
+    env = SchedulerEnv(original)
     if listed_again:
-        env.upsert(known)
-    env.settle(known, Attempt(Outcome.RETRY, None, "no answer"))
+        env.upsert(original)
+    env.settle(original, Attempt(Outcome.RETRY, None, "no answer"))
     pending = env.scheduler.get(A)
     assert pending is not None
     assert pending.copy == b""
 
 
 def test_changed_pod_waits_for_new_due_time() -> None:
-    known = held(0)
-    env = SchedulerEnv(known)
+    pending = held(0)
+    env = SchedulerEnv(pending)
     assert env.scheduler.next(0.0) == A
-    assert env.settle(known, Attempt(Outcome.CHANGED, held(5_000, uid="v"))) == TaskResult()
+    assert env.settle(pending, Attempt(Outcome.CHANGED, held(5_000, uid="v"))) == TaskResult()
     env.scheduler.done(A, 0.1, 0.0, succeeded=True)
     assert env.forgotten == ["u"]
     assert env.scheduler.get(A) == held(5_000, uid="v", known_ms=9)
@@ -121,32 +121,32 @@ def test_attempt_result_for_replaced_pod_is_ignored() -> None:
 @pytest.mark.parametrize("outcome", [Outcome.CHANGED, Outcome.RETRY])
 def test_concurrent_permit_calls_cause_recheck(outcome: Outcome) -> None:
     """The watch called permit first and got Wait; the attempt called it last."""
-    tried, waits = held(10)._replace(recheck=True), held(NEVER_MS)._replace(recheck=True)
-    env = SchedulerEnv(tried)
+    pending, postponed = held(10)._replace(recheck=True), held(NEVER_MS)._replace(recheck=True)
+    env = SchedulerEnv(pending)
     assert env.scheduler.next(0.1) == A
-    env.upsert(waits)
-    result = env.settle(tried, Attempt(outcome, held(5_000), "why" * (outcome is Outcome.RETRY)))
+    env.upsert(postponed)
+    result = env.settle(pending, Attempt(outcome, held(5_000), "why" * (outcome is Outcome.RETRY)))
     env.scheduler.done(A, 0.1, 0.0, succeeded=not result.error)
     assert env.scheduler.next(0.1) == A
 
 
 def test_attempt_ending_during_watch_update_causes_recheck() -> None:
-    tried, waits = held(10)._replace(recheck=True), held(NEVER_MS)._replace(recheck=True)
-    env = SchedulerEnv(tried)
+    pending, postponed = held(10)._replace(recheck=True), held(NEVER_MS)._replace(recheck=True)
+    env = SchedulerEnv(pending)
     assert env.scheduler.next(0.1) == A
     before = env.scheduler.get(A)
-    env.settle(tried, Attempt(Outcome.CHANGED, tried._replace(due_ms=5_000)))
+    env.settle(pending, Attempt(Outcome.CHANGED, pending._replace(due_ms=5_000)))
     env.scheduler.done(A, 0.1, 0.0, succeeded=True)
-    env.scheduler.upsert(A, waits, before, 7, watched=True)
+    env.scheduler.upsert(A, postponed, before, 7, watched=True)
     assert env.scheduler.next(0.1) == A
 
 
 def test_earliest_due_time_wins_during_attempt() -> None:
-    tried = held(10)._replace(recheck=True)
-    env = SchedulerEnv(tried)
+    pending = held(10)._replace(recheck=True)
+    env = SchedulerEnv(pending)
     assert env.scheduler.next(0.1) == A
     env.scheduler.expedite(A, 9_000, 9)
-    env.settle(tried, Attempt(Outcome.CHANGED, held(5_000)))
+    env.settle(pending, Attempt(Outcome.CHANGED, held(5_000)))
     env.scheduler.done(A, 0.1, 0.0, succeeded=True)
     assert (env.scheduler.next(4.9), env.scheduler.next(5.0)) == (None, A)
 
@@ -203,9 +203,9 @@ def test_number_of_pod_copies_is_limited(monkeypatch: pytest.MonkeyPatch) -> Non
     ],
 )
 def test_hostile_pod_uses_little_memory(hostile: dict[str, Any]) -> None:
-    fresh = pending_release(Pod.of(hostile), decider_of(Holding(never)))
-    assert fresh is not None
-    env = SchedulerEnv(fresh)
+    pending = pending_release(Pod.of(hostile), decider_of(Holding(never)))
+    assert pending is not None
+    env = SchedulerEnv(pending)
     assert len(msgspec.msgpack.encode(env.scheduler.get(A))) < 5_000
 
 
@@ -214,14 +214,14 @@ def test_hostile_pod_uses_little_memory(hostile: dict[str, Any]) -> None:
 )
 def test_excessive_gates_are_not_stored(domain: str, limit: int) -> None:
     gates = ["holdfast.dev/delay", *(f"{domain}/{n}" for n in range(limit))]
-    fresh = pending_release(Pod.of(make_pod({}, gates=gates)), decider_of(Holding(never)))
-    assert fresh is not None
-    shared = pending_releases._shared.cache_info().currsize
-    env = SchedulerEnv(fresh)
-    assert pending_releases._shared.cache_info().currsize == shared
-    kept = env.scheduler.get(A)
-    assert kept is not None
-    assert (kept.gates, kept.recheck) == ((), True)
+    pending = pending_release(Pod.of(make_pod({}, gates=gates)), decider_of(Holding(never)))
+    assert pending is not None
+    cache_size = pending_releases._shared.cache_info().currsize
+    env = SchedulerEnv(pending)
+    assert pending_releases._shared.cache_info().currsize == cache_size
+    stored = env.scheduler.get(A)
+    assert stored is not None
+    assert (stored.gates, stored.recheck) == ((), True)
     assert not env.scheduler.holds(0)
 
 
@@ -236,10 +236,10 @@ def test_excessive_gates_are_not_stored(domain: str, limit: int) -> None:
 )
 def test_long_plugin_messages_use_little_memory(answer: Permit) -> None:
     pod = Pod.of(make_pod({}, gates=[Holding.gate]))
-    fresh = pending_release(pod, decider_of(Holding(lambda _pod, _now_ms: answer)))
-    assert fresh is not None
-    assert fresh.reason or fresh.problem
-    assert len(msgspec.msgpack.encode(fresh)) < 5_000
+    pending = pending_release(pod, decider_of(Holding(lambda _pod, _now_ms: answer)))
+    assert pending is not None
+    assert pending.reason or pending.problem
+    assert len(msgspec.msgpack.encode(pending)) < 5_000
 
 
 def test_busy_namespace_does_not_block_other_namespaces() -> None:
@@ -247,12 +247,12 @@ def test_busy_namespace_does_not_block_other_namespaces() -> None:
     for number in range(20_000):
         env.scheduler.put(("busy", str(number)), held(0, uid=str(number)))
     env.scheduler.put(("small", "a"), held(1, uid="a"))
-    taken = []
+    namespaces = []
     for _ in range(30):
         key = env.scheduler.next(1.0)
-        taken += [key[0]] if key else []
-    assert "small" in taken
-    assert taken.count("busy") <= 9  # its share of workers; none has finished yet
+        namespaces += [key[0]] if key else []
+    assert "small" in namespaces
+    assert namespaces.count("busy") <= 9  # its share of workers; none has finished yet
 
 
 def test_pods_due_together_are_ordered_by_priority_then_creation() -> None:
@@ -261,31 +261,31 @@ def test_pods_due_together_are_ordered_by_priority_then_creation() -> None:
     pods = {"a": (None, 1), "b": (0, 0), "c": (1_000, 9), "d": (2_000_000_000, 9), "e": (-1, 0)}
     for name, (priority, seconds) in pods.items():
         created = CREATED + timedelta(seconds=seconds)
-        made = make_pod({NOT_BEFORE: due}, gates=[DELAY], name=name, created=created)
-        made["spec"]["priority"] = priority
-        fresh = pending_release(Pod.of(made), make_decider())
-        assert fresh is not None
-        scheduler.upsert(("default", name), fresh, None, 0, watched=True)
+        pod = make_pod({NOT_BEFORE: due}, gates=[DELAY], name=name, created=created)
+        pod["spec"]["priority"] = priority
+        pending = pending_release(Pod.of(pod), make_decider())
+        assert pending is not None
+        scheduler.upsert(("default", name), pending, None, 0, watched=True)
 
     now = (CREATED_MS + MINUTE) / 1_000
     assert scheduler.next(now - 0.001) is None
-    taken = []
+    names = []
     while (key := scheduler.next(now)) is not None:
-        taken.append(key[1])
+        names.append(key[1])
         scheduler.done(key, 0.1, now, succeeded=True)
-    assert taken == ["d", "c", "b", "a", "e"]
+    assert names == ["d", "c", "b", "a", "e"]
 
 
 def scheduler_with_pods(*pods: tuple[str, str, int]) -> ReleaseScheduler:
     """Return a scheduler with pods (namespace, name, priority), all due at second 60."""
     scheduler = ReleaseScheduler(lambda local: local, 9, first=9, forget=lambda _: None)
     for namespace, name, priority in pods:
-        due = {NOT_BEFORE: instant(MINUTE)}
-        made = make_pod(due, gates=[DELAY], name=name, namespace=namespace, uid=name)
-        made["spec"]["priority"] = priority
-        fresh = pending_release(Pod.of(made), make_decider())
-        assert fresh is not None
-        scheduler.upsert((namespace, name), fresh._replace(due_ms=MINUTE), None, 0, watched=True)
+        annotations = {NOT_BEFORE: instant(MINUTE)}
+        pod = make_pod(annotations, gates=[DELAY], name=name, namespace=namespace, uid=name)
+        pod["spec"]["priority"] = priority
+        pending = pending_release(Pod.of(pod), make_decider())
+        assert pending is not None
+        scheduler.upsert((namespace, name), pending._replace(due_ms=MINUTE), None, 0, watched=True)
     return scheduler
 
 
@@ -308,7 +308,7 @@ def test_retried_release_does_not_block_lower_priority() -> None:
     scheduler = scheduler_with_pods((*HIGH, 9))
     assert scheduler.next(60.0) == HIGH
     scheduler.done(HIGH, 0.1, 60.1, succeeded=False)
-    again = 60.1 + scheduler.retry(HIGH, 60.1, at_least=0.0)
-    assert scheduler.next(again) == HIGH
+    retry_at = 60.1 + scheduler.retry(HIGH, 60.1, at_least=0.0)
+    assert scheduler.next(retry_at) == HIGH
     scheduler.upsert(LOW, held(MINUTE), None, 0, watched=True)
-    assert scheduler.next(again) == LOW
+    assert scheduler.next(retry_at) == LOW

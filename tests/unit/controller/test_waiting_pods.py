@@ -17,14 +17,14 @@ from tests.unit.controller.world import KEY, World, pods, single_pod_world, worl
 
 def test_plugins_see_the_held_pods() -> None:
     world = World(*pods(a="10", b="20"), make_pod(name="free"), held({"delay": "x"}, name="bad"))
-    seen: WaitingPods = world.controller
-    due = seen.get(("default", "bad"))
+    waiting_pods: WaitingPods = world.controller
+    due = waiting_pods.get(("default", "bad"))
 
-    assert sorted(seen) == [("default", "a"), ("default", "b"), ("default", "bad")]
-    assert Due(CREATED_MS + 20_000) == seen.get(("default", "b"))
+    assert sorted(waiting_pods) == [("default", "a"), ("default", "b"), ("default", "bad")]
+    assert Due(CREATED_MS + 20_000) == waiting_pods.get(("default", "b"))
     assert due is not None
     assert (due.at_ms, due.problem[:17]) == (CREATED_MS, "annotation delay:")
-    assert seen.get(("default", "free")) is None
+    assert waiting_pods.get(("default", "free")) is None
 
 
 def test_held_pods_may_change_during_iteration() -> None:
@@ -145,10 +145,10 @@ class SubscribedPermit:
 
     def __call__(self, _pod: Pod, _now_ms: int) -> Permit:
         self.waits = not self.allows
-        answer = Allow() if self.allows else Wait()
+        result = Allow() if self.allows else Wait()
         if self.after:
             self.after.pop()()
-        return answer
+        return result
 
     def change(self, *, allows: bool) -> None:
         self.allows = allows
@@ -179,11 +179,11 @@ def test_permit_result_older_than_recheck_is_discarded(how: str) -> None:
 
 
 def test_recheck_while_pod_is_added_is_not_lost() -> None:
-    answers: list[Permit] = [Allow(), Wait()]
+    results: list[Permit] = [Allow(), Wait()]
 
     def permit(_pod: Pod, _now_ms: int) -> Permit:
         world.controller.recheck(KEY)
-        return answers.pop()
+        return results.pop()
 
     world = World(decider=decider_of(Holding(permit)))
     world.api.put_pod(held({}, gates=[Holding.gate]))
@@ -203,7 +203,9 @@ def test_permit_that_raises_keeps_pod_held_and_is_retried() -> None:
 
     world = world_held_by(Holding(permit))
     world.settle()
-    (event,) = [one for one in world.recorder.events if one.reason == "ReleaseFailed"]
+    (event,) = [
+        candidate for candidate in world.recorder.events if candidate.reason == "ReleaseFailed"
+    ]
     assert "plugin 'holding' failed in permit: KeyError: 'x'" in event.note
     assert world.released == []
 
@@ -222,10 +224,10 @@ def test_recheck_of_a_pod_that_is_not_held_has_no_effect() -> None:
 
 
 def test_recheck_of_unknown_pod_is_not_remembered() -> None:
-    asked: list[int] = []
+    times: list[int] = []
 
     def permit(_pod: Pod, now_ms: int) -> Permit:
-        asked.append(now_ms)
+        times.append(now_ms)
         return Wait()
 
     world = World(decider=decider_of(Holding(permit)))
@@ -234,7 +236,7 @@ def test_recheck_of_unknown_pod_is_not_remembered() -> None:
     world.deliver()
     world.settle()
 
-    assert len(asked) == 1
+    assert len(times) == 1
 
 
 def test_pod_with_many_gates_and_large_annotations_is_released() -> None:

@@ -89,7 +89,7 @@ class World:
 
     def freeze(self, **reasons: str) -> None:
         """List the namespaces, with freeze reasons by name."""
-        self.controller.freeze_watch.on_sync([namespace(*each) for each in reasons.items()])
+        self.controller.freeze_watch.on_sync([namespace(*freeze) for freeze in reasons.items()])
 
     def deliver(self, key: ObjectKey = KEY) -> None:
         """Deliver the pod's current state, as the watch does."""
@@ -147,15 +147,24 @@ def single_pod_world(delay: str = "15") -> World:
     return World(held({"delay": delay, HELD_ANNOTATION: f"delay={delay}s"}))
 
 
-def move_to_namespace(namespace: str, *found: dict[str, Any]) -> list[dict[str, Any]]:
-    return [{**one, "metadata": {**one["metadata"], "namespace": namespace}} for one in found]
+def move_to_namespace(namespace: str, *documents: dict[str, Any]) -> list[dict[str, Any]]:
+    return [
+        {**document, "metadata": {**document["metadata"], "namespace": namespace}}
+        for document in documents
+    ]
 
 
 def saturated_world() -> World:
     """Return a world with due pods in more namespaces than the workers can serve."""
-    found = pods(**{f"p{number:02}": "1" for number in range(30)})
-    spaces = [f"space-{number}" for number in range(1 + module.WORKERS // module.FIRST_OF_ONE)]
-    world = World(*[one for space in spaces for one in move_to_namespace(space, *found)])
+    documents = pods(**{f"p{number:02}": "1" for number in range(30)})
+    namespaces = [f"space-{number}" for number in range(1 + module.WORKERS // module.FIRST_OF_ONE)]
+    world = World(
+        *[
+            document
+            for namespace_name in namespaces
+            for document in move_to_namespace(namespace_name, *documents)
+        ]
+    )
     world.advance(60)
     world.dispatch()
     return world
@@ -164,6 +173,6 @@ def saturated_world() -> World:
 def world_held_by(*plugins: Holding, delay: str | None = None) -> World:
     """Return a world with one pod held by these plugins, and by the delay if given."""
     gates = [plugin.gate for plugin in plugins]
-    found: list[Plugin] = [make_delay(), *plugins]
+    all_plugins: list[Plugin] = [make_delay(), *plugins]
     pod = held({"delay": delay} if delay else {}, gates=[GATE, *gates] if delay else gates)
-    return World(pod, decider=decider_of(*found))
+    return World(pod, decider=decider_of(*all_plugins))

@@ -12,7 +12,7 @@ def cel_read(literal: str) -> str:
     assert match is not None
     return re.sub(
         r"\\(?:U([0-9a-f]{8})|(.))",
-        lambda found: chr(int(found[1], 16)) if found[1] else found[2],
+        lambda escape: chr(int(escape[1], 16)) if escape[1] else escape[2],
         match[1],
         flags=re.DOTALL,
     )

@@ -23,9 +23,9 @@ def test_create_condition_matches_plugins_and_holdfast_prefix() -> None:
 
 
 def test_create_condition_has_no_duplicates() -> None:
-    twice = make_profiles("profiles: [{schedulerName: a}, {schedulerName: b}]")
+    profiles = make_profiles("profiles: [{schedulerName: a}, {schedulerName: b}]")
 
-    assert conditions.create_condition(make_profiles()) == conditions.create_condition(twice)
+    assert conditions.create_condition(make_profiles()) == conditions.create_condition(profiles)
 
 
 def test_validate_condition_excludes_pods_that_plugins_skip() -> None:
@@ -51,9 +51,9 @@ def test_plugin_without_skip_match_is_always_called() -> None:
 
 
 def test_gate_is_skipped_only_if_its_plugin_has_skip_match() -> None:
-    made = conditions.validate_condition(profiles_of(make_delay(), Holding()))
+    condition = conditions.validate_condition(profiles_of(make_delay(), Holding()))
 
-    assert "!(one.name in ['holdfast.dev/delay'])" in made
+    assert "!(one.name in ['holdfast.dev/delay'])" in condition
 
 
 def test_templates_without_plugins_never_match() -> None:
@@ -84,14 +84,14 @@ def test_any_template_change_matches_if_a_plugin_validates_templates() -> None:
         "object.?spec.?template.?metadata.?annotations[?'scripted'] != "
         "oldObject.?spec.?template.?metadata.?annotations[?'scripted']"
     )
-    changed = f"{on_create} || object.?spec.?template != oldObject.?spec.?template"
+    change = f"{on_create} || object.?spec.?template != oldObject.?spec.?template"
     match = Scripted().match(template)
 
     assert conditions.template_condition(profiles_of(Validating()), template) == (
-        f"({on_create} ? (false) : ({key})) || ({changed}) && (({match}))"
+        f"({on_create} ? (false) : ({key})) || ({change}) && (({match}))"
     )
     assert conditions.template_condition(profiles_of(Scripted()), template) == (
-        f"({on_create} ? (({match})) : ({key})) || ({changed}) && (false)"
+        f"({on_create} ? (({match})) : ({key})) || ({change}) && (false)"
     )
 
 
@@ -107,7 +107,7 @@ def test_changed_template_list_matches_if_any_template_matches() -> None:
 
 
 def test_changed_template_pair_matches_if_either_matches() -> None:
-    pods = [f"object.spec.group.{one}Template" for one in ("worker", "leader")]
+    pods = [f"object.spec.group.{role}Template" for role in ("worker", "leader")]
     assert conditions.template_condition(profiles_of(Scripted()), *pods) == (
         "(request.operation == 'CREATE' || object.?spec.?group != oldObject.?spec.?group) && "
         "[{'template': object.?spec.?group.?workerTemplate.orValue({})}, "

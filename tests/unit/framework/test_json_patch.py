@@ -66,20 +66,20 @@ def intended(pod: Any, edits: Sequence[Edit]) -> Any:
 
 def tolerate(spec: Any, edit: Tolerate) -> None:
     fields = {"key": edit.key, "operator": edit.operator, "effect": edit.effect}
-    wanted: Any = {name: text for name, text in fields.items() if text}
+    toleration: Any = {name: text for name, text in fields.items() if text}
     if edit.seconds is not None:
-        wanted["tolerationSeconds"] = edit.seconds
-    present = spec.get("tolerations") or []
-    if wanted not in [{"operator": "Equal", **one} for one in present]:
-        spec["tolerations"] = [*present, wanted]
+        toleration["tolerationSeconds"] = edit.seconds
+    tolerations = spec.get("tolerations") or []
+    if toleration not in [{"operator": "Equal", **existing} for existing in tolerations]:
+        spec["tolerations"] = [*tolerations, toleration]
 
 
 def normalized(pod: Any) -> Any:
     """Remove null and empty fields, which the API server stores like absent ones."""
     pod = copy.deepcopy(pod)
-    for part in (pod["metadata"], pod["spec"]):
-        for name in [name for name, value in part.items() if not value]:
-            del part[name]
+    for section in (pod["metadata"], pod["spec"]):
+        for name in [name for name, value in section.items() if not value]:
+            del section[name]
     return pod
 
 
@@ -155,14 +155,14 @@ def test_patch_of_the_patched_pod_is_empty(pod: Any, edits: list[Edit]) -> None:
 @given(pods, edit_lists)
 def test_patch_has_no_redundant_operation(pod: Any, edits: list[Edit]) -> None:
     operations = patch(Pod.of(pod), edits)
-    wanted = normalized(intended(pod, edits))
+    expected = normalized(intended(pod, edits))
     for index in range(len(operations)):
-        rest = operations[:index] + operations[index + 1 :]
+        subset = operations[:index] + operations[index + 1 :]
         try:
-            outcome = normalized(apply_patch(pod, rest))
+            result = normalized(apply_patch(pod, subset))
         except PATCH_ERRORS:
             continue
-        assert wanted != outcome
+        assert expected != result
 
 
 @pytest.mark.parametrize(

@@ -117,10 +117,10 @@ def test_preferred_is_appended_once(present: Any, path: str, single: bool) -> No
 
 def test_preferred_term_is_deduplicated_regardless_of_order() -> None:
     edits = [PreferNodes(5, (NODE_1, EDGE, DISK)), PreferNodes(5, (EDGE, NODE_1, DISK))]
-    once = apply_patch(make_pod(), patch(Pod.of(make_pod()), edits[:1]))
+    patched = apply_patch(make_pod(), patch(Pod.of(make_pod()), edits[:1]))
 
     assert len(patch(Pod.of(make_pod()), edits)[0]["value"]["nodeAffinity"][PREFERRED]) == 1
-    assert patch(Pod.of(once), edits) == []
+    assert patch(Pod.of(patched), edits) == []
 
 
 def test_preferred_term_with_another_weight_is_added() -> None:
@@ -177,8 +177,10 @@ def test_unmet_requirements_explain_why_a_node_does_not_fit(pod: Any, nodes: lis
         unmet = node_affinity.unmet(Pod.of(pod), msgspec.convert(node, Node))
         assert admits(pod, node) == (not unmet)
         name = {"metadata.name": node["metadata"]["name"]}
-        for one in unmet:
-            assert not meets(name if one.is_field else node["metadata"]["labels"], as_json(one))
+        for requirement in unmet:
+            assert not meets(
+                name if requirement.is_field else node["metadata"]["labels"], as_json(requirement)
+            )
 
 
 @given(pods, edit_lists)
@@ -200,13 +202,13 @@ def test_patch_is_a_valid_update_of_a_gated_pod(pod: Any, edits: list[Edit]) -> 
 def test_patch_leaves_everything_else_alone(pod: Any, edits: list[Edit]) -> None:
     operations = patch(Pod.of(pod), edits)
     patched = apply_patch(pod, operations)
-    own = (pod["spec"].get("affinity") or {}).get("podAntiAffinity")
+    anti_affinity = (pod["spec"].get("affinity") or {}).get("podAntiAffinity")
 
-    assert own == (patched["spec"].get("affinity") or {}).get("podAntiAffinity")
-    assert {one["op"] for one in operations} <= {"add"}
-    assert len({one["path"] for one in operations if one["path"][-1] != "-"}) == len(
-        [one for one in operations if one["path"][-1] != "-"]
-    )
+    assert anti_affinity == (patched["spec"].get("affinity") or {}).get("podAntiAffinity")
+    assert {operation["op"] for operation in operations} <= {"add"}
+    assert len(
+        {operation["path"] for operation in operations if operation["path"][-1] != "-"}
+    ) == len([operation for operation in operations if operation["path"][-1] != "-"])
 
 
 # --- impossible requirements -------------------------------------------------------------------
@@ -286,12 +288,18 @@ LABELS = [None, "", "a", "b", "4", "04", "5", "05", "06", "12", "13", "0", "othe
 @given(st.lists(requirements(("0", "3", "4", "5", "11")), max_size=5))
 def test_impossible_requirements_are_met_by_no_label(found: list[Requirement]) -> None:
     """The labels can meet any of these requirements that can be met together."""
-    by_key = {one.key: [each for each in found if each.key == one.key] for one in found}
+    groups = {
+        requirement.key: [other for other in found if other.key == requirement.key]
+        for requirement in found
+    }
     unmet = [
         group
-        for key, group in by_key.items()
+        for key, group in groups.items()
         if not any(
-            all(meets({} if value is None else {key: value}, as_json(one)) for one in group)
+            all(
+                meets({} if value is None else {key: value}, as_json(requirement))
+                for requirement in group
+            )
             for value in [*LABELS, "6", "7", "1", "01", "001", "005", "0012"]
         )
     ]

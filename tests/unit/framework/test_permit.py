@@ -210,17 +210,17 @@ def every(period_ms: int, phase_ms: int = 0) -> Holding:
     """Make a plugin that allows pods in the first millisecond of each period."""
 
     def decide(_pod: Pod, now_ms: int) -> Permit:
-        left = -(now_ms - phase_ms) % period_ms
-        return Wait(now_ms + left, f"every {period_ms} ms") if left else Allow()
+        remaining_ms = -(now_ms - phase_ms) % period_ms
+        return Wait(now_ms + remaining_ms, f"every {period_ms} ms") if remaining_ms else Allow()
 
     return Holding(decide)
 
 
 def test_due_time_is_the_first_that_all_plugins_allow() -> None:
     first, second = every(7), HoldingToo(every(5, phase_ms=3).permit)
-    (found,) = (at for at in range(CREATED_MS, CREATED_MS + 35) if not at % 7 and at % 5 == 3)
+    (expected,) = (ms for ms in range(CREATED_MS, CREATED_MS + 35) if not ms % 7 and ms % 5 == 3)
 
-    assert decider_of(first, second).due(held_by_others()).at_ms == found
+    assert decider_of(first, second).due(held_by_others()).at_ms == expected
 
 
 def test_search_for_a_common_due_time_is_bounded() -> None:
@@ -252,13 +252,13 @@ def test_wait_reasons_name_their_plugins() -> None:
 
 def test_plugin_in_allowed_annotation_is_not_asked() -> None:
     decider = decider_of(Holding(never), HoldingToo(never))
-    one, two = (
+    blocked, allowed = (
         Pod.of(held({ALLOWED_ANNOTATION: text}, gates=[Holding.gate, HoldingToo.gate]))
         for text in ("holding", "holding,holding-too")
     )
 
-    assert decider.due(one).at_ms == decider.permit(one, CREATED_MS).at_ms == NEVER_MS
-    assert decider.due(two).at_ms == decider.permit(two, CREATED_MS).at_ms == CREATED_MS
+    assert decider.due(blocked).at_ms == decider.permit(blocked, CREATED_MS).at_ms == NEVER_MS
+    assert decider.due(allowed).at_ms == decider.permit(allowed, CREATED_MS).at_ms == CREATED_MS
 
 
 class Slow(Holding):
@@ -307,9 +307,9 @@ def test_timed_out_queued_call_is_dropped_with_its_pod(
     plugin = Hanging()
     decider = decider_of(plugin)
 
-    def fails(name: str, why: str) -> None:
+    def fails(name: str, message: str) -> None:
         pod = held_by_others(gates=[Holding.gate], name=name)
-        with pytest.raises(PluginFailedError, match=why):
+        with pytest.raises(PluginFailedError, match=message):
             decider.permit(pod, CREATED_MS)
 
     fails("first", "no answer")
@@ -319,8 +319,8 @@ def test_timed_out_queued_call_is_dropped_with_its_pod(
     fails("third", "no answer")
     fails("fourth", "2 earlier calls wait for an answer")
     gc.collect()
-    kept = {pod.metadata.name for pod in gc.get_objects() if type(pod) is Pod}
-    assert not kept & {"second", "third", "fourth"}
+    names = {pod.metadata.name for pod in gc.get_objects() if type(pod) is Pod}
+    assert not names & {"second", "third", "fourth"}
 
     plugin.ends.set()
     monkeypatch.setattr(permit, "PERMIT_SECONDS", 10.0)

@@ -26,27 +26,30 @@ from tests.unit.framework.reviews import NEVER_HELD, PROFILES
 
 
 def test_new_pod_with_allowed_annotation_is_rejected() -> None:
-    asked = {"delay": "3600", ALLOWED_ANNOTATION: "delay"}
-    pod, pipeline = make_pod(asked, gates=[GATE]), make_pipeline()
-    mutated = pipeline.mutate(read_review(pod), now_ms=CREATED_MS)
-    assert RemoveAnnotation(ALLOWED_ANNOTATION) in mutated.edits
+    annotations = {"delay": "3600", ALLOWED_ANNOTATION: "delay"}
+    pod, pipeline = make_pod(annotations, gates=[GATE]), make_pipeline()
+    mutation = pipeline.mutate(read_review(pod), now_ms=CREATED_MS)
+    assert RemoveAnnotation(ALLOWED_ANNOTATION) in mutation.edits
     verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
     assert "holdfast.dev/allowed: a new pod cannot have it" in verdict.message
-    stored = read_review(pod, operation="UPDATE", old=pod)
-    assert pipeline.validate(stored, now_ms=CREATED_MS).code is not Code.REJECT
+    update = read_review(pod, operation="UPDATE", old=pod)
+    assert pipeline.validate(update, now_ms=CREATED_MS).code is not Code.REJECT
 
 
 def test_new_pod_with_replaced_profile_is_rejected() -> None:
     pipeline = make_pipeline(PROFILES)
-    asked = {APPROVAL: "release 2.4", PROFILE_ANNOTATION: "spacecloud"}
-    pod = make_pod(asked, gates=[APPROVAL])
+    annotations = {APPROVAL: "release 2.4", PROFILE_ANNOTATION: "spacecloud"}
+    pod = make_pod(annotations, gates=[APPROVAL])
     verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
     assert verdict.reasons == [f'annotation holdfast.dev/profile: "spacecloud" {NEVER_HELD}']
     # a copy on a node, which no plugin holds, and a profile that also holds the pod
-    for one in (make_pod(asked, node="n1"), make_pod(asked | {PROFILE_ANNOTATION: "mine"})):
-        assert "profile" not in pipeline.validate(read_review(one), now_ms=CREATED_MS).message
-    stored = read_review(pod, operation="UPDATE", old=pod)
-    assert pipeline.validate(stored, now_ms=CREATED_MS).code is not Code.REJECT
+    for copy in (
+        make_pod(annotations, node="n1"),
+        make_pod(annotations | {PROFILE_ANNOTATION: "mine"}),
+    ):
+        assert "profile" not in pipeline.validate(read_review(copy), now_ms=CREATED_MS).message
+    update = read_review(pod, operation="UPDATE", old=pod)
+    assert pipeline.validate(update, now_ms=CREATED_MS).code is not Code.REJECT
 
 
 ALLOWED = {PROFILE_ANNOTATION: "default-scheduler", ALLOWED_ANNOTATION: "approval"}
@@ -108,14 +111,14 @@ def test_finalizers_on_update(new: list[str], old: list[str], expected: list[str
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
 def test_reserved_finalizers_are_deduplicated_and_truncated(point: str) -> None:
-    ours = [f"holdfast.dev/x{number // 2}" for number in range(4_000)]
-    review = read_review(make_pod(finalizers=[THEIRS, *ours]))
+    finalizer_names = [f"holdfast.dev/x{number // 2}" for number in range(4_000)]
+    review = read_review(make_pod(finalizers=[THEIRS, *finalizer_names]))
 
     verdict = getattr(pipeline_of(make_delay()), point)(review, now_ms=0)
 
-    named = [
+    reasons = [
         f'finalizer "holdfast.dev/x{n}" is reserved for Holdfast: remove it '
         "(a restore should leave out the pods of VMs)"
         for n in range(3)
     ]
-    assert verdict.reasons == [*named, "1,997 more finalizers are reserved as well"]
+    assert verdict.reasons == [*reasons, "1,997 more finalizers are reserved as well"]

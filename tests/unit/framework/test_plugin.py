@@ -36,13 +36,13 @@ def test_overrides_detects_overridden_extension_points(point: str) -> None:
 def test_extension_point_defaults() -> None:
     plugin, pod, template = Plugin(Args()), read_pod({"a": "1"}), read_pod()
     context = Context(read_review(), "*", 0)
-    keyed = type("Keyed", (Plugin,), {"keys": ("a",)})(Args())
+    keyed_plugin = type("Keyed", (Plugin,), {"keys": ("a",)})(Args())
 
     assert not plugin.concerns(pod)
     assert (plugin.match("object"), plugin.skip_match("object")) == ("false", "false")
-    assert (keyed.concerns(pod), keyed.concerns(template)) == (True, False)
-    assert "'a' in object.metadata.annotations" in keyed.match("object")
-    assert keyed.concerns_at_release(pod)
+    assert (keyed_plugin.concerns(pod), keyed_plugin.concerns(template)) == (True, False)
+    assert "'a' in object.metadata.annotations" in keyed_plugin.match("object")
+    assert keyed_plugin.concerns_at_release(pod)
     assert plugin.mutate(pod, context) == plugin.validate(pod, context) == skip()
     assert plugin.at_release(pod) == plugin.validate_workload(Workload("x", "", ""), None) == skip()
     assert plugin.permit(pod, 0) == plugin.reserve(pod, 0) == Allow()
@@ -82,12 +82,12 @@ def test_unconnected_handle_raises(name: str, expected: str) -> None:
 
 def test_connected_handle_exposes_its_connections() -> None:
     def record(pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
-        recorded.append((pod.metadata.name, reason, note, warning))
+        events.append((pod.metadata.name, reason, note, warning))
 
-    recorded: list[tuple[str, str, str, bool]] = []
+    events: list[tuple[str, str, str, bool]] = []
     handle, waiting = Handle(), NoPods()
     handle.connect(lookup=ClusterLookup(FakeApi), waiting=waiting, record_event=record)
     handle.record_event(read_pod(), "Mind", "this", warning=True)
 
     assert handle.waiting is waiting
-    assert recorded == [("web-0", "Mind", "this", True)]
+    assert events == [("web-0", "Mind", "this", True)]

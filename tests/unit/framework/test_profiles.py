@@ -101,11 +101,11 @@ profiles:
 def test_new_pod_cannot_choose_its_profile(recorded: str, scheduler: str, expected: str) -> None:
     profiles = make_pipeline(TWO_LIMITS).profiles
     pod = make_pod({PROFILE_ANNOTATION: recorded}, scheduler=scheduler)
-    chosen = {PROFILE_ANNOTATION: "changed by a user"}
+    annotations = {PROFILE_ANNOTATION: "changed by a user"}
 
     for review, name in (
         (read_review(pod), expected),
-        (read_review(make_pod(chosen), operation="UPDATE", old=pod), recorded),
+        (read_review(make_pod(annotations), operation="UPDATE", old=pod), recorded),
     ):
         profile = profiles.select_for(review)
         assert profile is not None
@@ -175,8 +175,8 @@ def test_new_pod_cannot_use_profile_of_another_namespace(namespace: str, rejecte
     assert patched["metadata"]["annotations"].get(PROFILE_ANNOTATION) == (
         None if rejected else "lab"
     )
-    for stored in (pod, patched):
-        verdict = pipeline.validate(read_review(stored, namespace=namespace), now_ms=CREATED_MS)
+    for candidate in (pod, patched):
+        verdict = pipeline.validate(read_review(candidate, namespace=namespace), now_ms=CREATED_MS)
         assert verdict.reasons == (
             [f'annotation holdfast.dev/profile: "*" {NEVER_HELD}'] * rejected
         )

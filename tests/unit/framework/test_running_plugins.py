@@ -70,28 +70,30 @@ def test_plugins_run_in_order_and_share_state() -> None:
 
 
 def test_context_has_review_profile_and_time() -> None:
-    seen: list[Context] = []
+    contexts: list[Context] = []
 
     def note(_pod: Pod, context: Context) -> Result:
-        seen.append(context)
+        contexts.append(context)
         return skip()
 
     review = read_review()
     pipeline_of(Scripted(note), name="default-scheduler").mutate(review, now_ms=5)
 
-    assert [Context(review, "default-scheduler", 5, {})] == seen
+    assert [Context(review, "default-scheduler", 5, {})] == contexts
 
 
 def test_plugins_after_an_added_gate_see_the_pod_as_held() -> None:
-    seen: list[object] = []
+    held_flags: list[object] = []
 
     def look(_pod: Pod, context: Context) -> Result:
-        seen.append(context.held)
-        return success(SetAnnotation("a", "1"), AddGate(GATE)) if len(seen) == 2 else success()
+        held_flags.append(context.held)
+        return (
+            success(SetAnnotation("a", "1"), AddGate(GATE)) if len(held_flags) == 2 else success()
+        )
 
     pipeline_of(Scripted(look), Other(look), Blocking(look)).mutate(relevant_review(), now_ms=0)
 
-    assert seen == [False, False, True]
+    assert held_flags == [False, False, True]
 
 
 def test_rejection_includes_reasons_from_validate() -> None:
@@ -124,10 +126,10 @@ def test_validate_is_not_called_after_mutate_skipped() -> None:
 
 
 def test_validate_of_rejected_pod_sees_the_patched_pod() -> None:
-    seen: list[Any] = []
+    calls: list[Any] = []
 
     def look(pod: Pod, context: Context) -> Result:
-        seen.append((pod, context.review.pod, context.review.whole_pod(), context.state))
+        calls.append((pod, context.review.pod, context.review.whole_pod(), context.state))
         return success()
 
     manifest = make_pod({"a~/b": "1", "gone": "2"}, gates=["x"])
@@ -137,7 +139,7 @@ def test_validate_of_rejected_pod_sees_the_patched_pod() -> None:
     )
 
     expected = make_pod({"a~/b": "3"}, gates=["x", GATE])
-    assert [(Pod.of(expected), Pod.of(expected), expected, {"held": True})] == seen
+    assert [(Pod.of(expected), Pod.of(expected), expected, {"held": True})] == calls
 
 
 WRONG_TYPE = success(SetAnnotation("a", cast(Any, 5)))
@@ -164,10 +166,10 @@ def test_rejection_of_large_pod_omits_validate_reasons() -> None:
     pipeline = pipeline_of(
         Scripted(validate=answering(reject("two"))), Other(answering(reject("one")))
     )
-    small, large = make_pod({"other": "x" * 200_000}), make_pod({"other": "x" * 300_000})
+    small_pod, large_pod = make_pod({"other": "x" * 200_000}), make_pod({"other": "x" * 300_000})
 
-    assert pipeline.mutate(read_review(small), now_ms=0).reasons == ["one", "two"]
-    assert pipeline.mutate(read_review(large), now_ms=0).reasons == ["one"]
+    assert pipeline.mutate(read_review(small_pod), now_ms=0).reasons == ["one", "two"]
+    assert pipeline.mutate(read_review(large_pod), now_ms=0).reasons == ["one"]
 
 
 def test_validate_collects_all_rejections_and_warnings() -> None:
@@ -373,9 +375,9 @@ class Marked(Blocking):
 
 
 def make_workload(
-    own: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
+    annotations: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
 ) -> Any:
-    metadata = {"name": "w", "annotations": own or {}}
+    metadata = {"name": "w", "annotations": annotations or {}}
     return {
         "metadata": metadata,
         "spec": {"template": {"metadata": {"annotations": template or {}}}},
@@ -429,11 +431,11 @@ def test_blocking_plugin_is_called_only_for_reviews_that_may_block(
     review: PodReview, expected_calls: list[str]
 ) -> None:
     """Other reviews are answered in the event loop, which a blocking plugin would stall."""
-    seen: list[str] = []
-    pipeline = pipeline_of(Scripted(), Marked(seen))
+    points: list[str] = []
+    pipeline = pipeline_of(Scripted(), Marked(points))
 
     pipeline.validate(review, now_ms=0)
-    assert seen == expected_calls
+    assert points == expected_calls
     assert pipeline.may_block(review) == bool(expected_calls)
 
 
@@ -443,13 +445,13 @@ def test_blocking_plugin_is_called_only_for_reviews_that_may_block(
 def test_blocking_plugin_is_called_only_for_new_pods_it_concerns(
     annotations: dict[str, str],
 ) -> None:
-    seen: list[str] = []
+    points: list[str] = []
     observe = Measured()
-    pipeline = pipeline_of(Marked(seen), observe=observe)
+    pipeline = pipeline_of(Marked(points), observe=observe)
 
     pipeline.mutate(read_review(make_pod(annotations)), now_ms=0)
-    assert seen == ["mutate"] * ("scripted" in annotations)
-    code = "Success" if seen else "Skip"
+    assert points == ["mutate"] * ("scripted" in annotations)
+    code = "Success" if points else "Skip"
     assert observe.seen[0] == ("marked", "mutate", code, "*")
 
 
@@ -478,12 +480,12 @@ def test_plugin_that_raises_in_concerns_is_named(point: str) -> None:
 def test_running_plugin(
     kind: Callable[..., Plugin], expected: str | None, point: str, ending: Result | None
 ) -> None:
-    review, another = relevant_review(), relevant_review()
-    seen: list[str | None] = []
+    review, other_review = relevant_review(), relevant_review()
+    names: list[str | None] = []
 
     def look(_pod: Pod, _context: Context) -> Result:
-        running = pipeline.runner.running_plugin
-        seen.extend([running(review), running(another)])
+        running_plugin = pipeline.runner.running_plugin
+        names.extend([running_plugin(review), running_plugin(other_review)])
         if ending is None:
             raise KeyError
         return ending
@@ -495,5 +497,5 @@ def test_running_plugin(
     except PluginFailedError:
         assert ending is None
 
-    assert seen == [expected, None]
+    assert names == [expected, None]
     assert pipeline.runner.running_plugin(review) is None

@@ -17,13 +17,13 @@ VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
 
 
 def warnings(document: Any, **request: Any) -> list[str]:
-    made = make_pipeline().validate(review(document, **request), now_ms=CREATED_MS)
-    return list(made.warnings)
+    verdict = make_pipeline().validate(review(document, **request), now_ms=CREATED_MS)
+    return list(verdict.warnings)
 
 
-def deployment(own: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
+def deployment(annotations: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
     return {
-        "metadata": {"name": "web", "annotations": own},
+        "metadata": {"name": "web", "annotations": annotations},
         "spec": {"template": {"metadata": {"annotations": template}}},
     }
 
@@ -86,13 +86,13 @@ def test_key_on_the_outer_template(kind: Any, spec: Any, outer: str) -> None:
 def test_vm_key_in_the_vm_template() -> None:
     vm = make_vm({"holdfast.dev/delay": "15"})
     vm["spec"]["template"]["metadata"] = {"annotations": {"holdfast.dev/sticky": "true"}}
-    here = "annotation holdfast.dev/{} has no effect here: move it to"
+    advice = "annotation holdfast.dev/{} has no effect here: move it to"
     assert [
         (
-            f"holdfast: spec.template.metadata: {here.format('sticky')} the VirtualMachine's "
+            f"holdfast: spec.template.metadata: {advice.format('sticky')} the VirtualMachine's "
             "metadata.annotations"
         ),
-        f"holdfast: metadata: {here.format('delay')} spec.template.metadata.annotations",
+        f"holdfast: metadata: {advice.format('delay')} spec.template.metadata.annotations",
     ] == warnings(vm, kind=VM)
 
 
@@ -145,13 +145,13 @@ def test_vm_keys_on_a_vm_get_no_warning() -> None:
 
 
 def test_hold_added_to_a_running_pod() -> None:
-    running, asks = make_pod(node="n1"), make_pod({"holdfast.dev/window": "Mon 9:00-10:00"})
+    running, updated = make_pod(node="n1"), make_pod({"holdfast.dev/window": "Mon 9:00-10:00"})
     expected = (
         "holdfast: annotation holdfast.dev/window has no effect, because the pod was created "
         "without it: set it in the template of its workload, or create the pod again"
     )
 
-    assert expected in warnings(asks, old=running, operation="UPDATE")
+    assert expected in warnings(updated, old=running, operation="UPDATE")
     assert warnings(held({"delay": "20"}), old=held({"delay": "15"}), operation="UPDATE") == []
 
 
@@ -174,22 +174,25 @@ def test_pace_changed_on_a_released_pod_gets_no_warning() -> None:
 
 
 def test_number_of_warnings_is_limited() -> None:
-    many = {f"holdfast.dev/x{number}": "" for number in range(100)}
+    annotations = {f"holdfast.dev/x{number}": "" for number in range(100)}
 
-    assert len(warnings(make_pod(many))) == 3
+    assert len(warnings(make_pod(annotations))) == 3
 
 
 def test_all_keys_are_known_and_documented() -> None:
     page = (ROOT / "reference/annotations.md").read_text(encoding="utf-8")
-    documented = {key for key in OWN_KEYS if f"`{key}`" in page}
-    read = {key for plugin in make_profiles().plugins for key in plugin.keys}
+    documented_keys = {key for key in OWN_KEYS if f"`{key}`" in page}
+    plugin_keys = {key for plugin in make_profiles().plugins for key in plugin.keys}
     assert set(plugins.registry([])) == {plugin.name for plugin in make_profiles().plugins}
 
-    assert documented == OWN_KEYS
-    assert {key for key in read if key.startswith(OWN_PREFIX)} <= OWN_KEYS
+    assert documented_keys == OWN_KEYS
+    assert {key for key in plugin_keys if key.startswith(OWN_PREFIX)} <= OWN_KEYS
 
 
 def test_nothing_matches_without_enabled_plugins() -> None:
-    strays = StrayKeys(make_profiles("profiles: [{plugins: {disabled: [{name: '*'}]}}]"))
+    stray_keys = StrayKeys(make_profiles("profiles: [{plugins: {disabled: [{name: '*'}]}}]"))
 
-    assert (strays.match("object"), strays.match_workload(["Deployment"])) == ("false", "false")
+    assert (stray_keys.match("object"), stray_keys.match_workload(["Deployment"])) == (
+        "false",
+        "false",
+    )

@@ -45,7 +45,7 @@ def cluster(
 def connect(server: Server, folder: Path, *, by_proxy: bool) -> Cluster:
     address = f"http://127.0.0.1:{server.port}"
     proxied = {"server": "http://cluster.example", "proxy-url": address}
-    named: dict[str, Any] = {
+    sections: dict[str, Any] = {
         "clusters": [
             {
                 "name": "x",
@@ -57,7 +57,7 @@ def connect(server: Server, folder: Path, *, by_proxy: bool) -> Cluster:
     }
     file = folder / "kubeconfig"
     file.write_text(
-        json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | named)
+        json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | sections)
     )
     return Cluster.connect(file)
 
@@ -161,21 +161,21 @@ def test_unauthorized_patch_renews_the_token_for_the_next_request(
     serve: Callable[..., Server],
 ) -> None:
     unauthorized = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
-    server, ends, stop = serve([OK, unauthorized, OK]), list[object](), threading.Event()
+    server, outcomes, stop = serve([OK, unauthorized, OK]), list[object](), threading.Event()
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     source = Token(configuration)
     stop.set()
     with closing(Cluster(ApiClient(configuration), Access(source.renew))) as connected:
         connected.request("GET", "/version")
-        assert connected.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        assert connected.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append)
         connected.receive(stop)
-        assert not connected.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        assert not connected.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append)
         connected.request("PATCH", "/x", body=b"[]", content_type=JSON_PATCH)
 
-    assert "HTTP 401" in str(ends[0])
-    sent = [b"authorization: bearer new" in each for each in server.requests]
-    assert sent == [False, False, True]
+    assert "HTTP 401" in str(outcomes[0])
+    has_new_token = [b"authorization: bearer new" in request for request in server.requests]
+    assert has_new_token == [False, False, True]
 
 
 @pytest.mark.parametrize("problem", [OSError(24, "Too many open files"), ConfigException("empty")])
@@ -206,8 +206,8 @@ def test_token_is_read_at_most_once_a_second(serve: Callable[..., Server]) -> No
         connected.request("GET", "/version")
 
     assert source.reads == 2
-    sent = [b"authorization: bearer new" in each for each in server.requests]
-    assert sent == [False, False, True]
+    has_new_token = [b"authorization: bearer new" in request for request in server.requests]
+    assert has_new_token == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -225,16 +225,16 @@ def test_token_is_read_at_most_once_a_second(serve: Callable[..., Server]) -> No
 def test_patch_begins_on_an_idle_connection(
     serve: Callable[..., Server], response: bytes, problem: str
 ) -> None:
-    server, ends, stop = serve([OK, response]), list[object](), threading.Event()
+    server, outcomes, stop = serve([OK, response]), list[object](), threading.Event()
     configuration = Configuration()
     configuration.host = f"http://127.0.0.1:{server.port}"
     stop.set()
     with closing(Cluster(ApiClient(configuration), NEVER_RENEWED)) as cluster:
-        assert not cluster.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        assert not cluster.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append)
         cluster.request("GET", "/version")
-        assert cluster.begin("/x", b"[]", timeout=5.0, on_end=ends.append)
+        assert cluster.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append)
         cluster.receive(stop)
 
-    assert problem in str(ends[0])
+    assert problem in str(outcomes[0])
     assert server.requests[1].startswith(b"PATCH /x HTTP/1.1\r\n")
     assert b"\r\nContent-Type: application/json-patch+json\r\n" in server.requests[1]

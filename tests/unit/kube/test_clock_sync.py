@@ -61,8 +61,8 @@ class World:
         now = self.stop.now
         date = float(int(self.time() + self._ahead * (now >= self._since)))
         self.clock.observe(sent=now, received=now, date=date)
-        passed = self.clock.lower_bound(now)
-        self.max_ahead = max(self.max_ahead, (passed or 0) - self.time())
+        lower_bound = self.clock.lower_bound(now)
+        self.max_ahead = max(self.max_ahead, (lower_bound or 0) - self.time())
 
     def _narrow(self) -> None:
         self.narrowed += 1

@@ -50,10 +50,10 @@ def test_event_matches_the_events_v1_format() -> None:
     world.publish()
 
     assert world.api.requests == [("POST", "/apis/events.k8s.io/v1/namespaces/default/events")]
-    posted = json.loads(world.api.bodies[0])
-    name = posted["metadata"].pop("name")
+    event = json.loads(world.api.bodies[0])
+    name = event["metadata"].pop("name")
     assert name.startswith("web-0.")
-    assert posted == {
+    assert event == {
         "apiVersion": "events.k8s.io/v1",
         "kind": "Event",
         "metadata": {"namespace": "default"},
@@ -192,7 +192,9 @@ def test_warnings_are_published_while_other_events_exceed_the_rate() -> None:
         world.publish()
 
     notes = [json.loads(body)["note"] for body in world.api.bodies]
-    assert [note for note in notes if note.startswith("at")] == [f"at {n}" for n in range(60)]
+    assert [note for note in notes if note.startswith("at")] == [
+        f"at {number}" for number in range(60)
+    ]
     assert len(notes) == 500 + 59 * 20
 
 
@@ -202,7 +204,7 @@ def test_recent_releases_are_kept() -> None:
     for number in range(events.RELEASES + 5):
         recorder.record(replace(EVENT, note=str(number)))
     notes = [str(number) for number in range(5, events.RELEASES + 5)]
-    assert [one.note for one in recorder.released()] == notes
+    assert [event.note for event in recorder.released()] == notes
     assert recorder.released()[0] == Released(EVENT.regarding, CREATED_MS, "5")
 
 

@@ -190,12 +190,12 @@ def test_relative_paths_become_absolute(tmp_path: Path, name: str, expected: str
         clusters=[{"name": "c", "cluster": {"certificate-authority": name, "server": name}}],
         users=[{"name": "u", "user": paths}, {"name": "v", "user": {"exec": {"command": "aws"}}}],
     )
-    made = Kubeconfig([file]).merged()
+    merged = Kubeconfig([file]).merged()
     absolute = expected if name.startswith("/") else f"{tmp_path}{expected}"
 
-    assert made["clusters"][0]["cluster"] == {"certificate-authority": absolute, "server": name}
-    assert made["users"][0]["user"] == dict.fromkeys(paths, absolute)
-    assert made["users"][1]["user"]["exec"]["command"] == "aws", "found on the PATH"
+    assert merged["clusters"][0]["cluster"] == {"certificate-authority": absolute, "server": name}
+    assert merged["users"][0]["user"] == dict.fromkeys(paths, absolute)
+    assert merged["users"][1]["user"]["exec"]["command"] == "aws", "found on the PATH"
 
 
 def test_files_are_merged_and_the_first_value_wins(
@@ -204,11 +204,11 @@ def test_files_are_merged_and_the_first_value_wins(
     first = write_kubeconfig(
         tmp_path / "a" / "config", users=[{"name": "u", "user": {"tokenFile": "t"}}]
     )
-    other = {"name": "there", "context": {"cluster": "c", "user": "v", "namespace": "m"}}
+    other_context = {"name": "there", "context": {"cluster": "c", "user": "v", "namespace": "m"}}
     second = write_kubeconfig(
         tmp_path / "b" / "config",
         users=[*RIGHT["users"], {"name": "v", "user": {"tokenFile": "t"}}],
-        contexts=[other],
+        contexts=[other_context],
         **{"current-context": "there"},
     )
     for file in (first, second):
@@ -243,24 +243,27 @@ def test_renewed_token_is_written_back_to_its_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Otherwise the next command would renew it with a refresh token that is valid only once."""
-    given = {"credential": {"access_token": "new", "token_expiry": "2099-01-01T00:00:00Z"}}
+    output = {"credential": {"access_token": "new", "token_expiry": "2099-01-01T00:00:00Z"}}
     program = tmp_path / "renew"
-    program.write_text(f"#!/bin/sh\necho '{json.dumps(given)}'\n")
+    program.write_text(f"#!/bin/sh\necho '{json.dumps(output)}'\n")
     program.chmod(0o755)
     provider = {
         "name": "gcp",
         "config": {"cmd-path": str(program), "expiry": "2001-01-01T00:00:00Z"},
     }
     user = {"name": "u", "user": {"auth-provider": provider, "tokenFile": "t"}}
-    file, other = write_kubeconfig(tmp_path / "a", users=[user]), write_kubeconfig(tmp_path / "b")
-    before = other.read_text()
-    monkeypatch.setenv("KUBECONFIG", f"{file}{os.pathsep}{other}")
+    file, other_file = (
+        write_kubeconfig(tmp_path / "a", users=[user]),
+        write_kubeconfig(tmp_path / "b"),
+    )
+    before = other_file.read_text()
+    monkeypatch.setenv("KUBECONFIG", f"{file}{os.pathsep}{other_file}")
 
     assert token(None) == "Bearer new"
-    kept = yaml.safe_load(file.read_text())["users"][0]["user"]
-    assert kept["auth-provider"]["config"]["access-token"] == "new"
-    assert kept["tokenFile"] == "t", "paths stay as they were written"
-    assert other.read_text() == before
+    stored_user = yaml.safe_load(file.read_text())["users"][0]["user"]
+    assert stored_user["auth-provider"]["config"]["access-token"] == "new"
+    assert stored_user["tokenFile"] == "t", "paths stay as they were written"
+    assert other_file.read_text() == before
 
 
 def test_kubeconfig_variable_takes_precedence_over_the_pod(
@@ -409,8 +412,8 @@ def test_missing_credential_plugin_is_an_error(tmp_path: Path) -> None:
 def test_messages_of_a_successful_credential_plugin_are_shown(
     tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    given = EMPTY.replace("{}", '{"token": "t"}')
-    assert token(plugin(tmp_path, f"echo open a page >&2; echo '{given}'")) == "Bearer t"
+    credential = EMPTY.replace("{}", '{"token": "t"}')
+    assert token(plugin(tmp_path, f"echo open a page >&2; echo '{credential}'")) == "Bearer t"
     assert "open a page\n" in capfd.readouterr().err
 
 
@@ -424,7 +427,7 @@ def test_unknown_context_error_lists_the_contexts(tmp_path: Path) -> None:
 def test_missing_temporary_folder_is_reported(tmp_path: Path) -> None:
     file = write_kubeconfig(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
     program = "import sys; from holdfast.webhook.cli.main import main; main()"
-    done = subprocess.run(
+    result = subprocess.run(
         [sys.executable, "-c", program, "list", "--kubeconfig", str(file)],
         env={**os.environ, "TMPDIR": str(tmp_path / "none")},
         preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (0, 0)),
@@ -433,8 +436,8 @@ def test_missing_temporary_folder_is_reported(tmp_path: Path) -> None:
         check=False,
     )
 
-    assert done.returncode == 1
-    assert "set TMPDIR to a folder with free space" in done.stderr
+    assert result.returncode == 1
+    assert "set TMPDIR to a folder with free space" in result.stderr
 
 
 def test_certificates_are_rewritten_after_temporary_folder_cleanup(
@@ -442,13 +445,13 @@ def test_certificates_are_rewritten_after_temporary_folder_cleanup(
 ) -> None:
     file = write_kubeconfig(tmp_path / "a", users=[{"name": "u", "user": certificate()}])
     with closing(Cluster.connect(file)) as cluster:
-        known = cluster._client.configuration
-        before = Path(str(known.key_file)).read_bytes()
-        for gone in (known.cert_file, known.key_file):
-            Path(str(gone)).unlink()
+        configuration = cluster._client.configuration
+        before = Path(str(configuration.key_file)).read_bytes()
+        for path in (configuration.cert_file, configuration.key_file):
+            Path(str(path)).unlink()
         cluster._authorization()
-        assert Path(str(known.key_file)).read_bytes() == before
-        assert cluster._manager.connection_pool_kw["key_file"] == known.key_file
+        assert Path(str(configuration.key_file)).read_bytes() == before
+        assert cluster._manager.connection_pool_kw["key_file"] == configuration.key_file
 
 
 def test_missing_certificate_file_is_not_reported_as_an_outage(tmp_path: Path) -> None:
@@ -468,11 +471,11 @@ def test_missing_certificate_file_is_not_reported_as_an_outage(tmp_path: Path) -
 
 
 def test_credential_plugin_runs_again_on_renewal(tmp_path: Path) -> None:
-    given = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
-    status = given | {"status": {"token": "TOKEN"}}
-    shown = json.dumps(status).replace("TOKEN", "'$(cat " + str(tmp_path / "count") + ")'")
+    credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+    status = credential | {"status": {"token": "TOKEN"}}
+    output = json.dumps(status).replace("TOKEN", "'$(cat " + str(tmp_path / "count") + ")'")
     (tmp_path / "count").write_text("1")
-    with closing(Cluster.connect(plugin(tmp_path, f"echo '{shown}'"))) as cluster:
+    with closing(Cluster.connect(plugin(tmp_path, f"echo '{output}'"))) as cluster:
         configuration = cluster._client.configuration
         assert configuration.api_key["BearerToken"] == "Bearer 1"
         (tmp_path / "count").write_text("2")
@@ -482,7 +485,7 @@ def test_credential_plugin_runs_again_on_renewal(tmp_path: Path) -> None:
 
 def test_certificate_of_a_credential_plugin_is_renewed_when_it_expires(tmp_path: Path) -> None:
     ca = authority.new_ca("ca", now=datetime.now(UTC))
-    answer = tmp_path / "answer"
+    output_file = tmp_path / "answer"
 
     def give(common_name: str, until: str) -> str:
         pair = authority.issue(ca, common_name=common_name, now=datetime.now(UTC))
@@ -491,19 +494,19 @@ def test_certificate_of_a_credential_plugin_is_renewed_when_it_expires(tmp_path:
             "clientKeyData": pair.key.decode(),
             "expirationTimestamp": until,
         }
-        given = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
-        answer.write_text(json.dumps(given | {"status": status}))
+        credential = {"apiVersion": "client.authentication.k8s.io/v1", "kind": "ExecCredential"}
+        output_file.write_text(json.dumps(credential | {"status": status}))
         return pair.certificate.decode()
 
     first = give("a", "2001-01-01T00:00:00Z")
-    with closing(Cluster.connect(plugin(tmp_path, f"cat {answer}"))) as cluster:
-        known = cluster._client.configuration
-        assert Path(str(known.cert_file)).read_text() == first
+    with closing(Cluster.connect(plugin(tmp_path, f"cat {output_file}"))) as cluster:
+        configuration = cluster._client.configuration
+        assert Path(str(configuration.cert_file)).read_text() == first
         second = give("b", "2099-01-01T00:00:00Z")
         cluster._authorization()
-        assert Path(str(known.cert_file)).read_text() == second
-        assert cluster._manager.connection_pool_kw["cert_file"] == known.cert_file
-        answer.unlink()
+        assert Path(str(configuration.cert_file)).read_text() == second
+        assert cluster._manager.connection_pool_kw["cert_file"] == configuration.cert_file
+        output_file.unlink()
         cluster._token = float("-inf"), {}
         cluster._authorization()  # still valid, so the plugin does not run
         with pytest.raises(StartError, match="credential plugin"):
@@ -532,8 +535,8 @@ def test_terminated_command_removes_its_temporary_keys(
         environment = os.environ | {"TMPDIR": str(keys)}
         with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE) as process:
             silent.settimeout(20)
-            accepted, _ = silent.accept()
-            with accepted:
+            connection, _ = silent.accept()
+            with connection:
                 assert len(list(keys.iterdir())) == 2
                 process.send_signal(number)
                 process.wait(20)

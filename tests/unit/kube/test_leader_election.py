@@ -115,10 +115,10 @@ def test_first_candidate_creates_the_lease_and_leads() -> None:
 
 def test_renewal_changes_only_the_renew_time() -> None:
     election, leader = led()
-    first = election.lease
+    lease = election.lease
     election.time += RETRY_SECONDS
     leader.try_acquire_or_renew()
-    assert election.lease == {**first, "renewTime": "2027-01-15T08:16:42.000000Z"}
+    assert election.lease == {**lease, "renewTime": "2027-01-15T08:16:42.000000Z"}
     assert [method for method, _ in election.api.requests] == ["GET", "PUT", "PUT"]
 
 
@@ -170,8 +170,8 @@ def test_lease_with_an_unusable_time_expires_by_the_local_clock(renewed: str | N
 
 def test_long_lease_duration_is_capped() -> None:
     election, _, second = contested()
-    far = "2100-01-01T00:00:00.000000Z"
-    election.edit(holderIdentity="thief", leaseDurationSeconds=2**31 - 1, renewTime=far)
+    far_future = "2100-01-01T00:00:00.000000Z"
+    election.edit(holderIdentity="thief", leaseDurationSeconds=2**31 - 1, renewTime=far_future)
     second.try_acquire_or_renew()
     assert_acquires_on_expiry(election, second)
 
@@ -199,8 +199,8 @@ def test_invalid_lease_values_are_not_written_back(
 
 def test_clock_steps_change_the_leader_only_once() -> None:
     election, first, second = contested()
-    for stepped in 3600.0, -3600.0, 0.0:
-        election.stepped = stepped
+    for step in 3600.0, -3600.0, 0.0:
+        election.stepped = step
         for _ in range(5):
             second.try_acquire_or_renew()
             first.try_acquire_or_renew()
@@ -334,8 +334,8 @@ def test_leadership_changes_update_metrics_and_notify_listeners() -> None:
         server_time=lambda: WALL,
         now=lambda: election.time,
     )
-    gained: list[bool] = []
-    leader.on_started_leading(lambda: gained.append(leader.leading()))
+    leading: list[bool] = []
+    leader.on_started_leading(lambda: leading.append(leader.leading()))
     assert b"\nholdfast_leader 0.0" in metrics.exposition()
     leader.try_acquire_or_renew()
     assert b"\nholdfast_leader 1.0" in metrics.exposition()
@@ -344,7 +344,7 @@ def test_leadership_changes_update_metrics_and_notify_listeners() -> None:
     fail_once(election.api, "before", "GET", unreachable())
     leader.try_acquire_or_renew()
     leader.try_acquire_or_renew()
-    assert gained == [True, True]
+    assert leading == [True, True]
     text = metrics.exposition()
     assert b'holdfast_leader_transitions_total{to="leading"} 2.0' in text
     assert b'holdfast_leader_transitions_total{to="standby"} 1.0' in text

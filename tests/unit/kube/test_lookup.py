@@ -41,9 +41,9 @@ def test_object_is_not_cached_by_default(api: FakeApi) -> None:
     assert cluster.get(PATH) == api.pods["default", "web-0"]
 
     api.annotate(("default", "web-0"), later="yes")
-    again = cluster.get(PATH)
-    assert again is not None
-    assert again["metadata"]["annotations"] == {"later": "yes"}
+    document = cluster.get(PATH)
+    assert document is not None
+    assert document["metadata"]["annotations"] == {"later": "yes"}
     assert api.requests == [("GET", PATH)] * 2
 
 
@@ -173,16 +173,16 @@ def test_two_lookups_fit_into_the_review_deadline() -> None:
 
 
 def test_each_lookup_is_measured(api: FakeApi) -> None:
-    seen: list[tuple[str, float]] = []
+    observations: list[tuple[str, float]] = []
     times = iter([1.0, 1.5, 2.0, 2.25, 3.0, 4.0])
-    measured = ClusterLookup(
+    cluster = ClusterLookup(
         lambda: api,
-        observe=lambda outcome, seconds: seen.append((outcome, seconds)),
+        observe=lambda outcome, seconds: observations.append((outcome, seconds)),
         timer=lambda: next(times),
     )
-    measured.get(PATH)
-    measured.get("/api/v1/namespaces/default/pods/none")
+    cluster.get(PATH)
+    cluster.get("/api/v1/namespaces/default/pods/none")
     api.before("GET", raising(unreachable()))
     with pytest.raises(UnreachableError):
-        measured.get(PATH)
-    assert seen == [("answered", 0.5), ("answered", 0.25), ("failed", 1.0)]
+        cluster.get(PATH)
+    assert observations == [("answered", 0.5), ("answered", 0.25), ("failed", 1.0)]

@@ -237,7 +237,9 @@ def test_missing_kind_deletes_nothing(absent: str) -> None:
 def test_unavailable_page_is_requested_again(status: int, caplog: pytest.LogCaptureFixture) -> None:
     world = World("a", "b", "c")
     world.api.page_size = 2
-    errors = [ApiStatusError(f"HTTP {status}: current: {n}", status=status) for n in range(3)]
+    errors = [
+        ApiStatusError(f"HTTP {status}: current: {number}", status=status) for number in range(3)
+    ]
     world.api.before("GET", lambda: None, *map(raising, errors))
     world.run()
 
@@ -343,13 +345,13 @@ def test_kind_without_a_version_is_watched_from_the_last_event(metadata: type[An
 
 def test_deeply_nested_pod_is_read() -> None:
     world = World("a", "b")
-    deep = held(name="c", version="5")
-    for pod in (world.api.pods["default", "a"], deep):
+    deep_pod = held(name="c", version="5")
+    for pod in (world.api.pods["default", "a"], deep_pod):
         pod["metadata"]["managedFields"] = "DEEP"
     fields = b'{"f:a":' * 9_990 + b"{}" + b"}" * 9_990
     response = world.api.request("GET", "/api/v1/pods")
     world.api.answers["/api/v1/pods"] = response.replace(b'"DEEP"', b"[" + fields + b"]")
-    world.run([event("ADDED", deep).replace(b'"DEEP"', b"[" + fields + b"]")])
+    world.run([event("ADDED", deep_pod).replace(b'"DEEP"', b"[" + fields + b"]")])
 
     assert world.calls == [("sync", ["a", "b"]), ("update", ["c"])]
     assert world.restarts == ["end", "end", "stop"]

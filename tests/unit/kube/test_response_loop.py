@@ -32,9 +32,9 @@ class World:
 
     def connect(self) -> socket.socket:
         """Keep a connection, and return the server's end."""
-        ours, theirs = socket.socketpair()
-        self.transport.give_back(ApiConnection(ours, self.clock))
-        return theirs
+        client_end, server_end = socket.socketpair()
+        self.transport.give_back(ApiConnection(client_end, self.clock))
+        return server_end
 
     def send(self) -> bool:
         return self.loop.send(REQUEST, timeout=10.0, on_end=self.end)

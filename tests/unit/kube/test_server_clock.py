@@ -32,26 +32,28 @@ class Server:
     def time(self, local: float) -> float:
         return float(Fraction(local) * (1 + Fraction(self.rate)) + Fraction(self.offset))
 
-    def answer(self, clock: ServerClock, sent: float, out: float, back: float) -> float:
+    def answer(
+        self, clock: ServerClock, sent: float, request_delay: float, response_delay: float
+    ) -> float:
         """Answer a request with these latencies in seconds; return when the response arrives."""
-        date = float(int(self.time(sent + out)))
-        clock.observe(sent=sent, received=sent + out + back, date=date)
-        return sent + out + back
+        date = float(int(self.time(sent + request_delay)))
+        clock.observe(sent=sent, received=sent + request_delay + response_delay, date=date)
+        return sent + request_delay + response_delay
 
 
 def follow(
     clock: ServerClock, server: Server, local: float, *, turns: int, latency: float
 ) -> float:
     for _ in range(turns):
-        for moment in clock.next_probes(local):
-            local = server.answer(clock, max(moment, local), latency, latency)
+        for probe in clock.next_probes(local):
+            local = server.answer(clock, max(probe, local), latency, latency)
     return local
 
 
 def assert_not_ahead(clock: ServerClock, server: Server, local: float) -> None:
-    lower = clock.lower_bound(local)
-    assert lower is not None
-    assert lower <= server.time(local) + ULP
+    bound = clock.lower_bound(local)
+    assert bound is not None
+    assert bound <= server.time(local) + ULP
 
 
 offsets = st.floats(EPOCH - 400 * DAY, EPOCH + 400 * DAY)
@@ -68,8 +70,8 @@ def test_lower_bound_is_never_ahead_of_the_server(
     offset: float, rate: float, requests: list[tuple[float, float, float]], wait: float
 ) -> None:
     server, clock, local = Server(offset, rate), ServerClock(), 5_000.0
-    for pause, out, back in requests:
-        local = server.answer(clock, local + pause, out, back)
+    for pause, request_delay, response_delay in requests:
+        local = server.answer(clock, local + pause, request_delay, response_delay)
         assert_not_ahead(clock, server, local)
 
     assert_not_ahead(clock, server, local + wait)
@@ -80,8 +82,8 @@ def test_lower_bound_is_never_ahead_after_probes(
     offset: float, rate: float, requests: list[tuple[float, float, float]], latency: float
 ) -> None:
     server, clock, local = Server(offset, rate), ServerClock(), 5_000.0
-    for pause, out, back in requests[:3]:
-        local = server.answer(clock, local + pause, out, back)
+    for pause, request_delay, response_delay in requests[:3]:
+        local = server.answer(clock, local + pause, request_delay, response_delay)
         local = follow(clock, server, local, turns=1, latency=latency)
         assert_not_ahead(clock, server, local)
 
@@ -141,7 +143,7 @@ def test_probes_lie_ahead_and_around_the_next_second(width: float, count: int) -
 
     assert count == len(probes)
     assert probes == sorted(probes)
-    assert all(101.0 < moment < 102.01 + width for moment in probes)
+    assert all(101.0 < probe < 102.01 + width for probe in probes)
 
 
 # --- the server's clock is set -----------------------------------------------------------------
@@ -155,47 +157,47 @@ def test_large_backward_step_is_followed_at_the_first_response(
 ) -> None:
     clock = ServerClock()
     local = follow(clock, Server(offset), 5_000.0, turns=4, latency=0.0005)
-    after = Server(offset - step)
-    local = after.answer(clock, local + 0.1, latency, latency)
+    stepped_server = Server(offset - step)
+    local = stepped_server.answer(clock, local + 0.1, latency, latency)
 
-    assert_not_ahead(clock, after, local)
+    assert_not_ahead(clock, stepped_server, local)
 
 
 @given(offset=offsets, step=st.floats(0.02, 1.2))
 def test_small_backward_step_is_followed_by_the_next_probes(offset: float, step: float) -> None:
     clock = ServerClock()
     local = follow(clock, Server(offset), 5_000.0, turns=4, latency=0.0005)
-    after = Server(offset - step)
+    stepped_server = Server(offset - step)
     # by then drift has made the bounds worth a probe
-    local = follow(clock, after, local + 20.0, turns=2, latency=0.0005)
+    local = follow(clock, stepped_server, local + 20.0, turns=2, latency=0.0005)
 
-    assert_not_ahead(clock, after, local)
+    assert_not_ahead(clock, stepped_server, local)
 
 
 @given(offset=offsets, step=steps, order=st.lists(st.booleans(), min_size=1, max_size=60))
 def test_second_server_that_is_ahead_is_ignored(
     offset: float, step: float, order: list[bool]
 ) -> None:
-    clock, right, ahead = ServerClock(), Server(offset), Server(offset + step)
-    local = follow(clock, right, 5_000.0, turns=4, latency=0.0005)
+    clock, server, server_ahead = ServerClock(), Server(offset), Server(offset + step)
+    local = follow(clock, server, 5_000.0, turns=4, latency=0.0005)
     confirmed_at = local
     for is_ahead in order:
         if is_ahead and local - confirmed_at < CONFIRMED - 2:
-            local = ahead.answer(clock, local + 1.0, 0.0005, 0.0005)
+            local = server_ahead.answer(clock, local + 1.0, 0.0005, 0.0005)
         else:
-            local = confirmed_at = right.answer(clock, local + 1.0, 0.0005, 0.0005)
-        assert_not_ahead(clock, right, local)
+            local = confirmed_at = server.answer(clock, local + 1.0, 0.0005, 0.0005)
+        assert_not_ahead(clock, server, local)
 
 
 @given(offset=offsets, step=steps)
 def test_forward_step_is_followed_and_narrowed_again(offset: float, step: float) -> None:
     clock = ServerClock()
     local = follow(clock, Server(offset), 5_000.0, turns=4, latency=0.0005)
-    after = Server(offset + step)
+    stepped_server = Server(offset + step)
     for _ in range(int(CONFIRMED) + 2):
-        local = after.answer(clock, local + 1.0, 0.0005, 0.0005)
+        local = stepped_server.answer(clock, local + 1.0, 0.0005, 0.0005)
 
-    local = follow(clock, after, local, turns=3, latency=0.0005)
+    local = follow(clock, stepped_server, local, turns=3, latency=0.0005)
     bounds = clock.bounds(local)
     assert bounds is not None
     assert bounds.width < 0.01

@@ -32,9 +32,9 @@ def make_transport() -> Iterator[Connect]:
     with ExitStack() as stack:
 
         def make(credentials: Credentials, *, size: int = 4) -> Transport:
-            made = Transport(credentials, now=time.monotonic, size=size, connect_timeout=PATIENCE)
-            stack.callback(made.close)
-            return made
+            client = Transport(credentials, now=time.monotonic, size=size, connect_timeout=PATIENCE)
+            stack.callback(client.close)
+            return client
 
         yield make
 
@@ -51,11 +51,13 @@ def get(client: Transport, *, timeout: float = PATIENCE) -> Response:
 def test_one_connection_carries_many_requests(serve: Serve, plain: Plain) -> None:
     server = serve([OK, OK, OK])
     client = plain(server)
-    before = time.monotonic()
+    start = time.monotonic()
     responses = [get(client) for _ in range(3)]
 
-    assert [(one.status, one.reason, one.data) for one in responses] == [(200, "OK", b"{}")] * 3
-    assert all(before <= one.received <= time.monotonic() for one in responses)
+    assert [(reply.status, reply.reason, reply.data) for reply in responses] == [
+        (200, "OK", b"{}")
+    ] * 3
+    assert all(start <= reply.received <= time.monotonic() for reply in responses)
     assert server.requests[0].startswith(b"GET /version HTTP/1.1\r\n")
     assert b"\r\nX-A: b\r\n" in server.requests[0]
 
@@ -180,10 +182,10 @@ def test_timeout_discards_idle_connections(make_transport: Connect) -> None:
 
 
 def test_connection_refused(make_transport: Connect) -> None:
-    with socket.socket() as taken:
-        taken.bind(("127.0.0.1", 0))  # and does not listen
+    with socket.socket() as unopened:
+        unopened.bind(("127.0.0.1", 0))  # and does not listen
         with pytest.raises(ConnectionRefusedError):
-            get(make_transport(Credentials(f"http://127.0.0.1:{taken.getsockname()[1]}")))
+            get(make_transport(Credentials(f"http://127.0.0.1:{unopened.getsockname()[1]}")))
 
 
 def test_idle_connections_are_limited(serve: Serve, make_transport: Connect) -> None:
@@ -225,11 +227,11 @@ def files(tmp_path: Path) -> Files:
     now = datetime.now(UTC)
     ca = authority.new_ca("test", now=now)
     pair = authority.issue(ca, common_name="x", now=now, dns_names=["kubernetes.test"])
-    made = Files(tmp_path / "ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key")
-    made.ca.write_bytes(ca.certificate)
-    made.cert.write_bytes(pair.certificate)
-    made.key.write_bytes(pair.key)
-    return made
+    tls_files = Files(tmp_path / "ca.crt", tmp_path / "tls.crt", tmp_path / "tls.key")
+    tls_files.ca.write_bytes(ca.certificate)
+    tls_files.cert.write_bytes(pair.certificate)
+    tls_files.key.write_bytes(pair.key)
+    return tls_files
 
 
 def secured(server: Server, files: Files, **changes: object) -> Credentials:
@@ -277,11 +279,11 @@ def test_untrusted_server_gets_no_request(
 
 
 def response(headers: str = "", data: bytes = b"") -> Response:
-    parsed = {}
+    fields = {}
     for line in filter(None, headers.split("\n")):
         name, _, value = line.partition(": ")
-        parsed[name] = value
-    return Response(503, "Service Unavailable", parsed, data, 0.0)
+        fields[name] = value
+    return Response(503, "Service Unavailable", fields, data, 0.0)
 
 
 @pytest.mark.parametrize(

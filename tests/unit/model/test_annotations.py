@@ -71,7 +71,8 @@ def test_jitter_shares_are_evenly_distributed() -> None:
 
     assert 450 < statistics.mean(shares) < 550
     assert all(
-        150 < sum(low <= one < low + 100 for one in shares) < 250 for low in range(0, 1_000, 100)
+        150 < sum(low <= share_ms < low + 100 for share_ms in shares) < 250
+        for low in range(0, 1_000, 100)
     )
 
 
@@ -236,8 +237,8 @@ def test_oversized_hint_is_rejected_and_allowed_list_truncated() -> None:
     hint = ",".join(f"{number}=1" for number in range(20_000))
     with pytest.raises(InvalidValueError, match=r"holdfast\.dev/held: invalid value"):
         read_hint(hint)
-    allowed = allowed_plugins({ALLOWED_ANNOTATION: "window," * 20_000})
-    assert list(allowed) == ["window"] * 100
+    plugin_names = allowed_plugins({ALLOWED_ANNOTATION: "window," * 20_000})
+    assert list(plugin_names) == ["window"] * 100
 
 
 # --- the decision at release -------------------------------------------------------------------

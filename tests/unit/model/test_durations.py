@@ -17,8 +17,8 @@ ROWS = [
     *(pytest.param(durations.parse_delay, row, id=f"delay: {row.note}") for row in DELAYS),
     *(pytest.param(durations.parse_instant, row, id=f"instant: {row.note}") for row in INSTANTS),
 ]
-INVALID_ROWS = [one for one in ROWS if isinstance(one.values[1].outcome, Refusal)]  # type: ignore[union-attr]
-DETAILS = [one for one in Refusal if not one.startswith("use ")]
+INVALID_ROWS = [case for case in ROWS if isinstance(case.values[1].outcome, Refusal)]  # type: ignore[union-attr]
+DETAILS = [detail for detail in Refusal if not detail.startswith("use ")]
 Parse = Callable[[str], int]
 
 
@@ -32,9 +32,9 @@ def error_of(parse: Parse, text: str) -> str:
 def test_table(parse: Parse, row: Row) -> None:
     if isinstance(row.outcome, Refusal):
         message = error_of(parse, row.value)
-        details = [one for one in DETAILS if f": {one}; " in message]
+        details = [detail for detail in DETAILS if f": {detail}; " in message]
         assert row.outcome in message
-        assert details == [one for one in DETAILS if one is row.outcome]
+        assert details == [detail for detail in DETAILS if detail is row.outcome]
     else:
         assert row.outcome == parse(row.value)
 
@@ -47,12 +47,12 @@ def test_table_has_no_duplicates(rows: tuple[Row, ...]) -> None:
 @pytest.mark.parametrize(("parse", "row"), INVALID_ROWS)
 def test_error_is_a_short_ascii_line_with_accepted_syntax(parse: Parse, row: Row) -> None:
     message = error_of(parse, row.value)
-    accepted = (
+    syntax_advice = (
         durations.DELAY_ACCEPTED if parse is durations.parse_delay else durations.INSTANT_ACCEPTED
     )
 
     assert len(message) <= MESSAGE_LIMIT
-    assert message.endswith(accepted)
+    assert message.endswith(syntax_advice)
     assert message.isprintable()
     assert message.replace("…", "").isascii()  # the ellipsis is ours
 
@@ -148,7 +148,7 @@ parts = st.builds(
     st.sampled_from(["h", "m", "s", "ms", "ms", "d", "us", ""]),
 )
 written = st.builds(
-    lambda sign, found: sign + "".join(found),
+    lambda sign, pieces: sign + "".join(pieces),
     st.sampled_from(["", "", "+", "-"]),
     st.lists(parts, max_size=4),
 )

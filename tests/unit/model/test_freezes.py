@@ -78,31 +78,31 @@ def test_namespace_is_not_frozen(annotations: dict[str, str] | None) -> None:
 def test_freeze_ends_at_its_time() -> None:
     freeze = read({FREEZE: "x", FREEZE_UNTIL: LATER})
     assert freeze is not None
-    found = Freezes([freeze])
-    assert found.of("shop", NOW + HOUR - 1) == freeze
-    assert found.of("shop", NOW + HOUR) is None
-    assert (len(found.active(NOW)), found.active(NOW + HOUR)) == (1, [])
+    freezes = Freezes([freeze])
+    assert freezes.of("shop", NOW + HOUR - 1) == freeze
+    assert freezes.of("shop", NOW + HOUR) is None
+    assert (len(freezes.active(NOW)), freezes.active(NOW + HOUR)) == (1, [])
 
 
 def test_freeze_of_holdfast_namespace_applies_to_all() -> None:
-    everywhere = read({FREEZE: "upgrade", FREEZE_UNTIL: LATER}, OWN_NAMESPACE)
-    shop = read({FREEZE: "x"})
-    assert everywhere is not None
-    assert shop is not None
-    assert str(everywhere) == "all namespaces are frozen until 2026-03-01T13:00:00Z: upgrade"
-    found = Freezes([everywhere, shop])
-    assert found.of("other", NOW) == everywhere
-    assert found.of("shop", NOW) == shop
-    assert found.of("other", NOW + HOUR) is None
+    cluster_freeze = read({FREEZE: "upgrade", FREEZE_UNTIL: LATER}, OWN_NAMESPACE)
+    shop_freeze = read({FREEZE: "x"})
+    assert cluster_freeze is not None
+    assert shop_freeze is not None
+    assert str(cluster_freeze) == "all namespaces are frozen until 2026-03-01T13:00:00Z: upgrade"
+    freezes = Freezes([cluster_freeze, shop_freeze])
+    assert freezes.of("other", NOW) == cluster_freeze
+    assert freezes.of("shop", NOW) == shop_freeze
+    assert freezes.of("other", NOW + HOUR) is None
 
 
 def test_freeze_postpones_due_time_to_its_end() -> None:
     due = Due(NOW, "a problem", "a reason")
-    ends = Freeze("shop", "x", NOW + HOUR)
+    hour_freeze = Freeze("shop", "x", NOW + HOUR)
     assert extended(due, None) == due
-    assert extended(Due(NOW + HOUR), ends) == Due(NOW + HOUR)
-    until = "namespace shop is frozen until 2026-03-01T13:00:00Z: x"
-    assert extended(due, ends) == Due(NOW + HOUR, "a problem", f"{until}; a reason")
+    assert extended(Due(NOW + HOUR), hour_freeze) == Due(NOW + HOUR)
+    reason = "namespace shop is frozen until 2026-03-01T13:00:00Z: x"
+    assert extended(due, hour_freeze) == Due(NOW + HOUR, "a problem", f"{reason}; a reason")
     assert extended(Due(NOW), Freeze("shop", "x")).at_ms == NEVER_MS
-    for freeze in (ends, Freeze("shop", "x")):
+    for freeze in (hour_freeze, Freeze("shop", "x")):
         assert extended(Due(NEVER_MS), freeze) == Due(NEVER_MS, "", str(freeze))

@@ -29,7 +29,9 @@ def preferring(*terms: Any) -> Any:
 
 def with_values(*numbers: int) -> Any:
     """Make one required term whose requirements have these numbers of values."""
-    return requiring({"matchFields": [{"key": "a", "values": ["b"] * one} for one in numbers]})
+    return requiring(
+        {"matchFields": [{"key": "a", "values": ["b"] * number} for number in numbers]}
+    )
 
 
 def labelled(number: int, *, field: str = "labels") -> Any:

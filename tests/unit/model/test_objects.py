@@ -48,8 +48,8 @@ def test_pod_with_invalid_time_in_status_is_decoded(kind: type[Pod], written: st
     """The API server stores these: if the controller skipped a VM's pod, it would never end."""
     condition = {"type": "Ready", "status": "True", "lastTransitionTime": written}
     source = {**make_pod(), "status": {"conditions": [condition]}}
-    read = msgspec.json.decode(json.dumps(source), type=kind)
-    assert read.metadata.name == "web-0"
+    pod = msgspec.json.decode(json.dumps(source), type=kind)
+    assert pod.metadata.name == "web-0"
 
 
 FIRST, LAST = "0001-01-01T00:00:00", "9999-12-31T23:59:59"
@@ -70,12 +70,12 @@ def test_time_without_offset_is_rejected(written: str, field: str) -> None:
 def test_time_at_calendar_bounds_is_read_or_rejected(offset: str, time: str) -> None:
     source = make_pod()
     source["metadata"]["creationTimestamp"] = time + offset
-    outside = (time, offset[0]) in {(FIRST, "+"), (LAST, "-")}
+    is_outside = (time, offset[0]) in {(FIRST, "+"), (LAST, "-")}
 
     try:
         created_ms = parse(body(source)).pod.created_ms
     except ReviewError:
-        assert outside
+        assert is_outside
     else:
         assert abs(created_ms - (FIRST_MS if time == FIRST else LAST_MS)) <= 24 * HOUR
 

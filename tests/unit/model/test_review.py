@@ -20,9 +20,9 @@ def text(**replaced: Any) -> str:
 
 
 def corrupted(old: str, new: str) -> bytes:
-    whole = text(pod=make_pod({"delay": "15"}))
-    assert old in whole
-    return whole.replace(old, new, 1).encode(errors="surrogatepass")
+    content = text(pod=make_pod({"delay": "15"}))
+    assert old in content
+    return content.replace(old, new, 1).encode(errors="surrogatepass")
 
 
 def without(*path: str) -> bytes:
@@ -39,25 +39,25 @@ def without(*path: str) -> bytes:
 
 def test_parse_reads_pod_and_request() -> None:
     pod = make_pod({"delay": "15"}, gates=["a.io/b"], labels={"run": "x"}, scheduler="mine")
-    found = review.parse(body(pod, uid="u-1", dryRun=True))
+    pod_review = review.parse(body(pod, uid="u-1", dryRun=True))
 
-    assert found.request.uid == "u-1"
-    assert found.request.operation == "CREATE"
-    assert found.request.dry_run
-    assert found.request.user_info.username == "jane"
-    assert found.pod.annotations == {"delay": "15"}
-    assert found.pod.labels == {"run": "x"}
-    assert found.pod.gates == ["a.io/b"]
-    assert found.pod.spec.scheduler_name == "mine"
-    assert found.old is None
-    assert pod == found.whole_pod()
+    assert pod_review.request.uid == "u-1"
+    assert pod_review.request.operation == "CREATE"
+    assert pod_review.request.dry_run
+    assert pod_review.request.user_info.username == "jane"
+    assert pod_review.pod.annotations == {"delay": "15"}
+    assert pod_review.pod.labels == {"run": "x"}
+    assert pod_review.pod.gates == ["a.io/b"]
+    assert pod_review.pod.spec.scheduler_name == "mine"
+    assert pod_review.old is None
+    assert pod == pod_review.whole_pod()
 
 
 def test_parse_reads_the_old_pod() -> None:
-    found = review.parse(body(operation="UPDATE", old=make_pod({"delay": "1"})))
+    pod_review = review.parse(body(operation="UPDATE", old=make_pod({"delay": "1"})))
 
-    assert found.old is not None
-    assert found.old.annotations == {"delay": "1"}
+    assert pod_review.old is not None
+    assert pod_review.old.annotations == {"delay": "1"}
 
 
 @pytest.mark.parametrize(
@@ -216,13 +216,13 @@ def test_rejected() -> None:
     ids=["just fits", "a byte too long", "2 bytes each", "3 bytes", "4 bytes", "empty", "huge"],
 )
 def test_warnings_are_truncated_at_character_boundaries(warning: str) -> None:
-    answer = review.allowed(read_review().request, (), [warning])
-    (cut,) = json.loads(answer)["response"]["warnings"]
+    response = review.allowed(read_review().request, (), [warning])
+    (truncated,) = json.loads(response)["response"]["warnings"]
 
-    assert len(cut.encode()) <= 240
+    assert len(truncated.encode()) <= 240
     if len(warning.encode()) <= 240:
-        assert warning == cut
+        assert warning == truncated
     else:
-        assert cut.endswith("…")
-        assert warning.startswith(cut[:-1])
-        assert len(cut.encode()) > 230
+        assert truncated.endswith("…")
+        assert warning.startswith(truncated[:-1])
+        assert len(truncated.encode()) > 230

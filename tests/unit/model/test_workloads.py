@@ -10,17 +10,21 @@ from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import CRON_TEMPLATE, TEMPLATE, WORKER_TEMPLATE, Workload
 from tests.support.builders import CREATED_MS, make_pipeline, read_review
 
-KINDS = [(one.group, one.kind, path) for one in workloads.RESOURCES for path in one.paths]
+KINDS = [
+    (workload.group, workload.kind, path)
+    for workload in workloads.RESOURCES
+    for path in workload.paths
+]
 IDS = [f"{kind} {path}" for _, kind, path in KINDS]
 
 
 def wrapped(path: str, template: Any, **spec: Any) -> dict[str, Any]:
-    *parents, last = path.removeprefix("spec.").split(".")
-    inside: dict[str, Any] = {last: template} | spec
+    *parents, leaf = path.removeprefix("spec.").split(".")
+    content: dict[str, Any] = {leaf: template} | spec
     for parent in reversed(parents):
         name = parent.removesuffix("[]")
-        inside = {name: inside if name == parent else [inside]}
-    return {"metadata": {"name": "w", "namespace": "default"}, "spec": inside}
+        content = {name: content if name == parent else [content]}
+    return {"metadata": {"name": "w", "namespace": "default"}, "spec": content}
 
 
 def reviewed(group: str, kind: str, content: Any, **fields: Any) -> PodReview:
@@ -30,23 +34,25 @@ def reviewed(group: str, kind: str, content: Any, **fields: Any) -> PodReview:
 @pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=IDS)
 def test_invalid_template_is_rejected_with_its_path(group: str, kind: str, path: str) -> None:
     content = wrapped(path, {"metadata": {"annotations": {"delay": "soon"}}, "spec": {}})
-    found = reviewed(group, kind, content, name="w")
-    verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
+    review = reviewed(group, kind, content, name="w")
+    verdict = make_pipeline().validate(review, now_ms=CREATED_MS)
 
-    assert (found.others or [found])[-1].pod.annotations == {"delay": "soon"}
-    assert f"{kind} default/w" == found.display_name
+    assert (review.others or [review])[-1].pod.annotations == {"delay": "soon"}
+    assert f"{kind} default/w" == review.display_name
     assert Code.REJECT is verdict.code
-    where = path.replace("[]", "[0]")
-    assert verdict.message.startswith(f'{where}.metadata: annotation delay: invalid value "soon"')
+    template_path = path.replace("[]", "[0]")
+    assert verdict.message.startswith(
+        f'{template_path}.metadata: annotation delay: invalid value "soon"'
+    )
 
 
 def test_old_template_is_read() -> None:
     old = wrapped(TEMPLATE, {"metadata": {"annotations": {"delay": "1"}}})
-    found = reviewed("apps", "Deployment", wrapped(TEMPLATE, {}), operation="UPDATE", old=old)
+    review = reviewed("apps", "Deployment", wrapped(TEMPLATE, {}), operation="UPDATE", old=old)
 
-    assert found.old is not None
-    assert found.old.annotations == {"delay": "1"}
-    assert found.pod.annotations == {}
+    assert review.old is not None
+    assert review.old.annotations == {"delay": "1"}
+    assert review.pod.annotations == {}
 
 
 @pytest.mark.parametrize(
@@ -56,12 +62,12 @@ def test_old_template_is_read() -> None:
 )
 @pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=IDS)
 def test_workload_without_a_template(group: str, kind: str, path: str, content: Any) -> None:
-    found = reviewed(group, kind, content)
+    review = reviewed(group, kind, content)
 
-    assert found.pod.annotations == {}
-    assert found.workload is not None
-    assert found.others == ()
-    assert found.workload.path in {path.replace("[]", "[0]"), WORKER_TEMPLATE}
+    assert review.pod.annotations == {}
+    assert review.workload is not None
+    assert review.others == ()
+    assert review.workload.path in {path.replace("[]", "[0]"), WORKER_TEMPLATE}
 
 
 SET = {"deletes_first": "spec.updateStrategy"}
@@ -104,16 +110,16 @@ SET = {"deletes_first": "spec.updateStrategy"}
 )
 def test_read(kind: str, spec: Any, deadline: tuple[str, int] | None, more: Any) -> None:
     path = CRON_TEMPLATE if kind == "CronJob" else TEMPLATE
-    (found,) = workloads.read(resource(kind), json.dumps(wrapped(path, {}, **spec)).encode())
+    (template,) = workloads.read(resource(kind), json.dumps(wrapped(path, {}, **spec)).encode())
 
     prefix = path.removesuffix("template")
     expected = deadline and (prefix + deadline[0], deadline[1])
-    assert found[0] == Workload(kind, "w", path, expected, **more)
+    assert template[0] == Workload(kind, "w", path, expected, **more)
 
 
 def resource(kind: str) -> workloads.Resource:
-    (found,) = (one for one in workloads.RESOURCES if one.kind == kind)
-    return found
+    (workload,) = (candidate for candidate in workloads.RESOURCES if candidate.kind == kind)
+    return workload
 
 
 INVALID_DELAY = {"metadata": {"annotations": {"delay": "soon"}}}
@@ -127,14 +133,14 @@ def test_each_template_of_a_job_set_is_checked() -> None:
         "replicatedJobs": [job({}), job(INVALID_DELAY, activeDeadlineSeconds=60)],
         "startupPolicy": {"startupPolicyOrder": "InOrder"},
     }
-    found = reviewed("jobset.x-k8s.io", "JobSet", {"spec": spec})
+    review = reviewed("jobset.x-k8s.io", "JobSet", {"spec": spec})
     path = "spec.replicatedJobs[1].template.spec"
 
-    (second,) = found.others
-    assert second.workload is not None
-    assert second.workload.deadline == (f"{path}.activeDeadlineSeconds", 60)
-    assert second.workload.waits_for == "spec.startupPolicy"
-    verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
+    (second_review,) = review.others
+    assert second_review.workload is not None
+    assert second_review.workload.deadline == (f"{path}.activeDeadlineSeconds", 60)
+    assert second_review.workload.waits_for == "spec.startupPolicy"
+    verdict = make_pipeline().validate(review, now_ms=CREATED_MS)
     assert verdict.message.startswith(f"{path}.template.metadata: annotation delay: invalid value")
 
 
@@ -148,18 +154,20 @@ def test_leader_template_of_a_leader_worker_set_is_checked() -> None:
         "leaderWorkerTemplate": {"workerTemplate": {}, "leaderTemplate": INVALID_DELAY},
         "startupPolicy": "LeaderReady",
     }
-    found = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
-    verdict = make_pipeline().validate(found, now_ms=CREATED_MS)
+    review = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
+    verdict = make_pipeline().validate(review, now_ms=CREATED_MS)
     assert verdict.message.startswith("spec.leaderWorkerTemplate.leaderTemplate.metadata: ")
-    waits = [one.workload and one.workload.waits_for for one in (found, *found.others)]
+    waits = [
+        template.workload and template.workload.waits_for for template in (review, *review.others)
+    ]
     assert waits == ["spec.startupPolicy: LeaderReady", ""]
 
 
 def test_same_warning_of_two_templates_is_reported_once() -> None:
-    held = {"metadata": {"annotations": {"delay": "15"}}}
-    spec = {"leaderWorkerTemplate": {"workerTemplate": held, "leaderTemplate": held}}
-    found = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
-    (warning,) = make_pipeline().validate(found, now_ms=CREATED_MS).warnings
+    template = {"metadata": {"annotations": {"delay": "15"}}}
+    spec = {"leaderWorkerTemplate": {"workerTemplate": template, "leaderTemplate": template}}
+    review = reviewed("leaderworkerset.x-k8s.io", "LeaderWorkerSet", {"spec": spec})
+    (warning,) = make_pipeline().validate(review, now_ms=CREATED_MS).warnings
     assert warning == (
         "holdfast: spec.rolloutStrategy deletes each pod before its successor starts, so an update "
         "leaves it down for 15s: set maxSurge in its rollingUpdateConfiguration, or remove the "
@@ -171,9 +179,9 @@ def test_template_added_by_an_update_is_checked() -> None:
     old = wrapped(WORKER_TEMPLATE, {})
     new = wrapped(WORKER_TEMPLATE, {}, leaderTemplate=INVALID_DELAY)
     kind = "leaderworkerset.x-k8s.io", "LeaderWorkerSet"
-    found = reviewed(*kind, new, operation="UPDATE", old=old)
-    assert found.others[0].old is None
-    assert make_pipeline().validate(found, now_ms=CREATED_MS).code is Code.REJECT
+    review = reviewed(*kind, new, operation="UPDATE", old=old)
+    assert review.others[0].old is None
+    assert make_pipeline().validate(review, now_ms=CREATED_MS).code is Code.REJECT
 
 
 def test_read_null() -> None:
@@ -206,11 +214,11 @@ def test_reserved_finalizer_in_template_is_rejected_with_its_path() -> None:
     )
 
 
-def job_set(templates: int, own: Any = None, **metadata: Any) -> PodReview:
+def job_set(templates: int, set_metadata: Any = None, **metadata: Any) -> PodReview:
     """Review a JobSet whose jobs and templates have this metadata."""
     template = {"metadata": metadata, "spec": {"template": {"metadata": metadata}}}
     spec = {"replicatedJobs": [{"template": template}] * templates}
-    return reviewed("jobset.x-k8s.io", "JobSet", {"metadata": own or {}, "spec": spec})
+    return reviewed("jobset.x-k8s.io", "JobSet", {"metadata": set_metadata or {}, "spec": spec})
 
 
 TOO_MANY = "metadata.labels: 5,100 entries exceed the limit of 5,000: remove some"
@@ -241,13 +249,15 @@ def test_limits_apply_to_all_templates_together(found: PodReview, expected: list
 def test_gate_limit_applies_per_template() -> None:
     gates = {"schedulingGates": [{"name": f"holdfast.dev/x{i}"} for i in range(16)]}
     jobs = [{"template": {"spec": {"template": {"spec": gates}}}}] * 100
-    found = reviewed("jobset.x-k8s.io", "JobSet", {"spec": {"replicatedJobs": jobs}})
-    assert "together" not in make_pipeline().validate(found, now_ms=CREATED_MS).message
+    review = reviewed("jobset.x-k8s.io", "JobSet", {"spec": {"replicatedJobs": jobs}})
+    assert "together" not in make_pipeline().validate(review, now_ms=CREATED_MS).message
 
 
 def test_workload_metadata_is_checked_only_with_first_template() -> None:
-    found = job_set(2, {"labels": {"holdfast.dev/delay": "15"}})
-    labels = [one.workload and one.workload.own.labels for one in (found, *found.others)]
+    review = job_set(2, {"labels": {"holdfast.dev/delay": "15"}})
+    labels = [
+        template.workload and template.workload.own.labels for template in (review, *review.others)
+    ]
     assert labels == [{"holdfast.dev/delay": "15"}, {}]
-    (warning,) = make_pipeline().validate(found, now_ms=CREATED_MS).warnings
+    (warning,) = make_pipeline().validate(review, now_ms=CREATED_MS).warnings
     assert warning.startswith('holdfast: metadata: label "holdfast.dev/delay" has no effect')

@@ -31,7 +31,9 @@ STICKY_ALONE = (
 
 def cluster(vm: Document | None, vmi: Document | None = None) -> FakeLookup:
     objects = {VM_PATH: vm, VMI_PATH: make_vmi() if vmi is None else vmi}
-    return FakeLookup({path: found for path, found in objects.items() if found is not None})
+    return FakeLookup(
+        {path: document for path, document in objects.items() if document is not None}
+    )
 
 
 def sticky(lookup: FakeLookup, **args: Any) -> Sticky:

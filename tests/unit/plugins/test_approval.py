@@ -64,10 +64,10 @@ def call(point: str, annotations: dict[str, str], operation: str = "CREATE", **p
 
 
 def test_pod_gets_the_gate_and_loses_copied_approvals() -> None:
-    copied = dict.fromkeys(MARKS, "ann")
-    assert call("mutate", copied) == skip()
+    copied_marks = dict.fromkeys(MARKS, "ann")
+    assert call("mutate", copied_marks) == skip()
     assert call("mutate", {KEY: "why"}) == success(AddGate(GATE))
-    annotations = {KEY: "why", **copied}
+    annotations = {KEY: "why", **copied_marks}
     assert call("mutate", annotations) == success(AddGate(GATE), *map(RemoveAnnotation, MARKS))
     assert AddGate(GATE) not in call("mutate", annotations, node="n1").edits
 
@@ -83,9 +83,9 @@ def test_invalid_reason_is_rejected(point: str) -> None:
 def test_new_pod_needs_the_gate_and_may_not_be_approved() -> None:
     assert call("validate", {KEY: "why"}, gates=[GATE]) == success()
     assert "is missing although" in call("validate", {KEY: "why"}).reason
-    forged = {KEY: "why", APPROVED_BY: "ann"}
-    assert "a new pod cannot have it" in call("validate", forged, gates=[GATE]).reason
-    assert call("validate", forged, "UPDATE", gates=[GATE]) == success()
+    annotations = {KEY: "why", APPROVED_BY: "ann"}
+    assert "a new pod cannot have it" in call("validate", annotations, gates=[GATE]).reason
+    assert call("validate", annotations, "UPDATE", gates=[GATE]) == success()
 
 
 @pytest.mark.parametrize(
@@ -130,18 +130,18 @@ def test_permit(marks: dict[str, str], expected: Permit) -> None:
 def test_workload_disrupted_by_a_long_hold_gets_a_warning(
     kind: str, spec: Any, warning: str
 ) -> None:
-    made = {"spec": {"template": {"metadata": {"annotations": {KEY: "why"}}}, **spec}}
+    workload = {"spec": {"template": {"metadata": {"annotations": {KEY: "why"}}}, **spec}}
     group = "apps" if kind == "Deployment" else "batch"
-    review = read_review(made, kind={"group": group, "version": "v1", "kind": kind})
+    review = read_review(workload, kind={"group": group, "version": "v1", "kind": kind})
     result = plugin.validate(review.pod, Context(review, "*", CREATED_MS))
     assert list(result.warnings) == ([f"holdfast: {warning}"] if warning else [])
 
 
 def test_removed_annotation_is_reported_and_allows_the_pod() -> None:
-    answer = plugin.permit(Pod.of(make_pod({})), 0)
+    result = plugin.permit(Pod.of(make_pod({})), 0)
 
-    assert isinstance(answer, Allow)
-    assert "was removed" in answer.problem
+    assert isinstance(result, Allow)
+    assert "was removed" in result.problem
 
 
 @pytest.mark.parametrize("text", HOSTILE, ids=["long", "newline", "bidi"])
@@ -150,9 +150,9 @@ def test_hostile_annotation_is_quoted_in_the_reason(key: str, text: str) -> None
     annotations = {KEY: "why", DENIED_BY: "ann", key: text}
     if key == KEY:
         del annotations[DENIED_BY]
-    answer = plugin.permit(Pod.of(make_pod(annotations)), 0)
-    assert answer.reason.isprintable()  # type: ignore[union-attr]
-    assert len(answer.reason) < 200  # type: ignore[union-attr]
+    result = plugin.permit(Pod.of(make_pod(annotations)), 0)
+    assert result.reason.isprintable()  # type: ignore[union-attr]
+    assert len(result.reason) < 200  # type: ignore[union-attr]
 
 
 def test_delay_and_approval_must_both_allow() -> None:
@@ -163,10 +163,10 @@ def test_delay_and_approval_must_both_allow() -> None:
         annotations = {"delay": "15", KEY: "why", **marks}
         return Pod.of(make_pod(annotations, gates=[DELAY_GATE, GATE]))
 
-    waits = decider.due(held())
-    assert (waits.at_ms, waits.reason) == (NEVER_MS, "approval: why")
+    waiting_due = decider.due(held())
+    assert (waiting_due.at_ms, waiting_due.reason) == (NEVER_MS, "approval: why")
     assert decider.due(held(approved_by="ann")).at_ms == CREATED_MS + 15_000
-    denied = decider.due(held(denied_by="ann"))
-    assert (denied.at_ms, denied.problem) == (NEVER_MS, "approval: denied by ann")
-    shown = held_pods.described(held(), decider)
-    assert (shown.held_by, shown.remark) == ("delay=15s, approval=why", "approval: why")
+    denied_due = decider.due(held(denied_by="ann"))
+    assert (denied_due.at_ms, denied_due.problem) == (NEVER_MS, "approval: denied by ann")
+    summary = held_pods.described(held(), decider)
+    assert (summary.held_by, summary.remark) == ("delay=15s, approval=why", "approval: why")

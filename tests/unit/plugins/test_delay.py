@@ -47,15 +47,15 @@ def ahead(milliseconds: int) -> dict[str, str]:
 def mutate(
     pod: Any, plugin: Delay | None = None, now_ms: int = CREATED_MS, **fields: Any
 ) -> Result:
-    found = read_review(pod, **fields)
-    return (plugin or make_delay()).mutate(found.pod, Context(found, "*", now_ms))
+    review = read_review(pod, **fields)
+    return (plugin or make_delay()).mutate(review.pod, Context(review, "*", now_ms))
 
 
 def validate(
     pod: Any, plugin: Delay | None = None, now_ms: int = CREATED_MS, **fields: Any
 ) -> Result:
-    found = read_review(pod, **fields)
-    return (plugin or make_delay()).validate(found.pod, Context(found, "*", now_ms))
+    review = read_review(pod, **fields)
+    return (plugin or make_delay()).validate(review.pod, Context(review, "*", now_ms))
 
 
 # --- mutate ------------------------------------------------------------------------------------
@@ -114,9 +114,9 @@ def test_pod_that_kubevirt_waits_for_is_not_held(pod: Any) -> None:
 
 def test_update_that_adds_kubevirt_labels_does_not_lift_the_limit() -> None:
     held = make_pod({"delay": "15"}, gates=[GATE])
-    marked = make_pod({NOT_BEFORE: "2099-01-01T00:00:00Z"}, gates=[GATE], **TARGET)
+    labelled_pod = make_pod({NOT_BEFORE: "2099-01-01T00:00:00Z"}, gates=[GATE], **TARGET)
 
-    assert validate(marked, operation="UPDATE", old=held).code is Code.REJECT
+    assert validate(labelled_pod, operation="UPDATE", old=held).code is Code.REJECT
 
 
 @pytest.mark.parametrize(
@@ -230,11 +230,11 @@ LATE_WITH_JITTER = {**ahead(7 * DAY - 60 * MINUTE), JITTER: "168h"}
     ],
 )
 def test_invalid_value_is_rejected_or_ignored(annotations: dict[str, str], expected: str) -> None:
-    ignoring = make_delay(on_invalid="ignore")
+    plugin = make_delay(on_invalid="ignore")
 
     assert Result(Code.REJECT, (), expected) == mutate(make_pod(annotations))
     assert Result(Code.SUCCESS, tuple(UNHELD), "", [f"holdfast: not held: {expected}"]) == mutate(
-        make_pod(annotations), ignoring
+        make_pod(annotations), plugin
     )
 
 
@@ -261,10 +261,10 @@ def test_custom_annotation_key() -> None:
 @pytest.mark.parametrize("gates", [[], [GATE], ["a.io/b"]], ids=["none", "holdfast", "third-party"])
 def test_reinvocation_is_idempotent(gates: list[str]) -> None:
     pod = make_pod({"delay": "15"}, gates=gates)
-    once = apply_patch(pod, patch(Pod.of(pod), mutate(pod).edits))
+    patched = apply_patch(pod, patch(Pod.of(pod), mutate(pod).edits))
 
-    assert once["spec"]["schedulingGates"].count({"name": GATE}) == 1
-    assert patch(Pod.of(once), mutate(once).edits) == []
+    assert patched["spec"]["schedulingGates"].count({"name": GATE}) == 1
+    assert patch(Pod.of(patched), mutate(patched).edits) == []
 
 
 # --- validate ----------------------------------------------------------------------------------
@@ -315,8 +315,8 @@ def test_validate_at_create(pod: Any, expected: Result) -> None:
 @pytest.mark.parametrize(
     ("annotations", "expected"),
     [
-        *[pytest.param(one.values[0], Result(Code.REJECT, (), str(one.values[1])), id=str(one.id))
-          for one in REJECTIONS],
+        *[pytest.param(row.values[0], Result(Code.REJECT, (), str(row.values[1])), id=str(row.id))
+          for row in REJECTIONS],
         pytest.param({"delay": "15"}, Result(), id="gate already removed"),
         pytest.param(
             ahead(7 * DAY + SECOND), Result(Code.REJECT, (), TOO_FAR), id="not-before too far"
@@ -330,9 +330,9 @@ def test_validate_at_create(pod: Any, expected: Result) -> None:
     ],
 )  # fmt: skip
 def test_validate_at_update(annotations: dict[str, str], expected: Result) -> None:
-    found = validate(make_pod(annotations), operation="UPDATE", old=held({"delay": "15"}))
+    result = validate(make_pod(annotations), operation="UPDATE", old=held({"delay": "15"}))
 
-    assert expected == found
+    assert expected == result
 
 
 @pytest.mark.parametrize(
@@ -357,11 +357,11 @@ def test_gated_pod_over_max_delay_is_rejected_despite_ignore(
     """If the value were ignored, the gate would still hold the pod for that long."""
     plugin, pod = make_delay(on_invalid="ignore"), make_pod(annotations, gates=[GATE])
 
-    for found in (mutate(pod, plugin), validate(pod, plugin)):
-        assert found.code is Code.REJECT
-        assert reason in found.reason
-    stored = validate(pod, plugin, operation="UPDATE", old=pod)
-    assert stored.code is not Code.REJECT
+    for result in (mutate(pod, plugin), validate(pod, plugin)):
+        assert result.code is Code.REJECT
+        assert reason in result.reason
+    update_result = validate(pod, plugin, operation="UPDATE", old=pod)
+    assert update_result.code is not Code.REJECT
 
 
 LONG, LONGER = {"delay": "169h"}, {"delay": "9999999999"}
@@ -390,19 +390,19 @@ def test_update_cannot_extend_a_hold_beyond_max_delay(
     old: dict[str, str], new: dict[str, str], rejected: bool
 ) -> None:
     """Also if invalid values are ignored, because the gate would hold the pod for that long."""
-    ignoring = make_delay(on_invalid="ignore")
-    found = validate(held(new), ignoring, operation="UPDATE", old=held(old))
-    assert (found.code is Code.REJECT) == rejected
+    plugin = make_delay(on_invalid="ignore")
+    result = validate(held(new), plugin, operation="UPDATE", old=held(old))
+    assert (result.code is Code.REJECT) == rejected
 
-    unheld = validate(make_pod(new), ignoring, operation="UPDATE", old=make_pod(old))
-    assert unheld.code is not Code.REJECT
+    unheld_result = validate(make_pod(new), plugin, operation="UPDATE", old=make_pod(old))
+    assert unheld_result.code is not Code.REJECT
 
 
 def test_too_long_delay_in_a_gated_template_is_ignored() -> None:
     """Pods created from the template are rejected."""
-    found = {"metadata": {"name": "w"}, "spec": {"template": held(LONG)}}
+    workload = {"metadata": {"name": "w"}, "spec": {"template": held(LONG)}}
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
-    assert validate(found, make_delay(on_invalid="ignore"), kind=kind).code is Code.SKIP
+    assert validate(workload, make_delay(on_invalid="ignore"), kind=kind).code is Code.SKIP
 
 
 def test_invalid_value_on_a_gated_pod_is_ignored() -> None:
@@ -539,13 +539,13 @@ def test_delay_that_prevents_cron_job_runs_gets_a_warning(
 
 
 def test_template_with_a_not_before_beyond_max_delay_gets_a_warning() -> None:
-    late = ahead(8 * DAY)
-    result = validate_workload("ReplicaSet", late, {})
+    annotations = ahead(8 * DAY)
+    result = validate_workload("ReplicaSet", annotations, {})
 
     assert result.code is Code.SUCCESS
     warning = (
         "holdfast: pods of this template are rejected for now: annotation holdfast.dev/not-before: "
-        f'"{late[NOT_BEFORE]}" is more than maxDelay=168h after the pod\'s creation: use an '
+        f'"{annotations[NOT_BEFORE]}" is more than maxDelay=168h after the pod\'s creation: use an '
         "earlier time, or ask an admin to raise maxDelay"
     )
     assert list(result.warnings) == [warning]

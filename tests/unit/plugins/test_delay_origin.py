@@ -52,8 +52,8 @@ class Cluster:
         self.rechecked.set()
 
     def permit(self, pod: Pod, now_ms: int = CREATED_MS) -> Any:
-        first = self.plugin.permit(pod, now_ms)
-        assert first == Wait(None, "looks up when its revision was created")
+        first_result = self.plugin.permit(pod, now_ms)
+        assert first_result == Wait(None, "looks up when its revision was created")
         assert self.rechecked.wait(5)
         return self.plugin.permit(pod, now_ms)
 
@@ -76,7 +76,7 @@ def test_replacement_starts_at_once(kind: str, path: str, monkeypatch: pytest.Mo
     cluster = Cluster(created(CREATED_MS - HOUR), monkeypatch)
 
     assert cluster.permit(owned(kind)) == Allow()
-    assert [each.rpartition("/default/")[2] for each in cluster.read] == [path]
+    assert [read_path.rpartition("/default/")[2] for read_path in cluster.read] == [path]
 
 
 @pytest.mark.parametrize("kind", ["ReplicaSet", "DaemonSet", "Job"])
@@ -84,8 +84,8 @@ def test_replacement_starts_at_once(kind: str, path: str, monkeypatch: pytest.Mo
 def test_owner_with_an_invalid_name_is_not_looked_up(kind: str, name: str) -> None:
     pod = owned(kind)
     owners = pod.metadata.owner_references or []
-    forged = [msgspec.structs.replace(owner, name=name) for owner in owners]
-    metadata = msgspec.structs.replace(pod.metadata, owner_references=forged)
+    forged_owners = [msgspec.structs.replace(owner, name=name) for owner in owners]
+    metadata = msgspec.structs.replace(pod.metadata, owner_references=forged_owners)
     assert delay_origin.revision_of(msgspec.structs.replace(pod, metadata=metadata)) is None
 
 
@@ -112,12 +112,12 @@ def test_recreated_revision_counts_from_its_own_creation(
     cluster.permit(owned(kind))
     cluster.answer = created(created_ms - MINUTE, uid)
     cluster.rechecked.clear()
-    again = owned(kind, uid=uid, created_ms=created_ms)
+    recreated = owned(kind, uid=uid, created_ms=created_ms)
 
     if until_ms is None:
-        assert cluster.plugin.permit(again, created_ms) == Allow()
+        assert cluster.plugin.permit(recreated, created_ms) == Allow()
     else:
-        assert cluster.permit(again, created_ms).until_ms == created_ms + until_ms
+        assert cluster.permit(recreated, created_ms).until_ms == created_ms + until_ms
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_rollout_waits(
 ) -> None:
     cluster = Cluster(answer, monkeypatch)
 
-    answered = cluster.permit(owned())
+    wait = cluster.permit(owned())
 
-    assert answered.until_ms == CREATED_MS + until_ms
-    assert reason in answered.reason
+    assert wait.until_ms == CREATED_MS + until_ms
+    assert reason in wait.reason
     tries = 2 if isinstance(answer, UnreachableError) else 1
     assert cluster.read == [REPLICA_SET] * tries
 
@@ -158,9 +158,9 @@ def test_command_looks_up_the_revision_synchronously(monkeypatch: pytest.MonkeyP
     cluster = Cluster(created(CREATED_MS - MINUTE), monkeypatch)
     cluster.plugin.handle.connect(lookup=cluster)
 
-    answers: list[Any] = [cluster.plugin.permit(owned(), 0) for _ in range(2)]
+    waits: list[Any] = [cluster.plugin.permit(owned(), 0) for _ in range(2)]
 
-    assert {answer.until_ms for answer in answers} == {CREATED_MS + 9 * MINUTE}
+    assert {wait.until_ms for wait in waits} == {CREATED_MS + 9 * MINUTE}
     assert cluster.read == [REPLICA_SET]
 
 
@@ -193,19 +193,19 @@ def test_delay_counts_from_the_pod_without_a_lookup(pod: Pod, reason: str) -> No
 
 def test_noisy_namespace_does_not_delay_lookups_of_others() -> None:
     reading, resume, answered = threading.Semaphore(0), threading.Event(), threading.Semaphore(0)
-    read: list[str] = []
+    namespaces: list[str] = []
 
     class SlowLookup:
         def get(self, path: str, **_: float) -> None:
-            read.append(path.split("/")[5])
+            namespaces.append(path.split("/")[5])
             reading.release()
             assert resume.wait(5)
 
         def recheck(self, _key: ObjectKey, _at_ms: int = 0) -> None:
             answered.release()
 
-    handle, slow = Handle(), SlowLookup()
-    handle.connect(lookup=slow, waiting=slow, bounds_ms=lambda: (0, 0))  # type: ignore[arg-type]
+    handle, slow_lookup = Handle(), SlowLookup()
+    handle.connect(lookup=slow_lookup, waiting=slow_lookup, bounds_ms=lambda: (0, 0))  # type: ignore[arg-type]
     plugin = Delay(DelayArgs(), handle)
     pods = [("noisy", f"web-{number}") for number in range(50)] + [("quiet", "web")]
 
@@ -219,4 +219,4 @@ def test_noisy_namespace_does_not_delay_lookups_of_others() -> None:
     for _ in pods:
         assert answered.acquire(timeout=5)
 
-    assert read.index("quiet") <= delay_origin._THREADS + 1
+    assert namespaces.index("quiet") <= delay_origin._THREADS + 1

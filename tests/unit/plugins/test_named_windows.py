@@ -15,10 +15,10 @@ def test_fields_are_converted() -> None:
     named = conversion.converted(
         {**FIELDS, "closed": ["1970-01-02/1970-01-04"]}, NamedWindow, "args"
     )
-    made = named.windows("windows[0]")
+    calendar = named.windows("windows[0]")
 
-    assert made.hours == windows.parse("Mon-Fri 22:00-06:00, Sat 00:00-24:00 Japan").hours
-    assert made.closed == ((1, 3),)
+    assert calendar.hours == windows.parse("Mon-Fri 22:00-06:00, Sat 00:00-24:00 Japan").hours
+    assert calendar.closed == ((1, 3),)
 
 
 @pytest.mark.parametrize(

@@ -16,29 +16,29 @@ def point(name: str, value: str) -> EntryPoint:
     return EntryPoint(name, value, plugins.GROUP)
 
 
-def registry_error(*found: EntryPoint) -> str:
+def registry_error(*points: EntryPoint) -> str:
     with pytest.raises(ConfigurationError) as caught:
-        plugins.registry(found)
+        plugins.registry(points)
     return str(caught.value)
 
 
 def test_built_in_plugins_are_in_default_order() -> None:
-    names = [one.name for one in plugins.BUILT_IN if one.name in config.DEFAULT_PLUGINS]
+    names = [plugin.name for plugin in plugins.BUILT_IN if plugin.name in config.DEFAULT_PLUGINS]
 
     assert names == [name for name in config.DEFAULT_PLUGINS if name in names]
 
 
 def test_third_party_plugin_is_registered() -> None:
-    found = plugins.registry([point("extra", f"{SCRIPTED}:Extra")])
+    registry = plugins.registry([point("extra", f"{SCRIPTED}:Extra")])
 
-    assert found["extra"] is Extra
-    assert set(found) == {"extra", *plugins.registry([])}
+    assert registry["extra"] is Extra
+    assert set(registry) == {"extra", *plugins.registry([])}
 
 
 def test_installed_plugins_are_found() -> None:
-    installed = {one.name for one in entry_points(group=plugins.GROUP)}
+    names = {entry.name for entry in entry_points(group=plugins.GROUP)}
 
-    assert installed | set(plugins.registry([])) == set(plugins.registry())
+    assert names | set(plugins.registry([])) == set(plugins.registry())
 
 
 @pytest.mark.parametrize(

@@ -123,13 +123,13 @@ def test_node_is_required_in_every_node_selector_term() -> None:
     terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
     terms.append({"matchExpressions": [{"key": "disk", "operator": "Exists"}]})
 
-    made = apply_patch(pod, patch(Pod.of(pod), edits(make_vm(RECORD), None, pod)))
-    assert made["metadata"]["finalizers"] == ["holdfast.dev/sticky"]
-    assert admits(made, make_node("node-1", {}))
-    assert not admits(made, make_node("node-2", {"disk": "fast"}))
-    obsolete = {"node-labeller.kubevirt.io/obsolete-host-model": "x"}
-    assert not admits(made, make_node("node-1", obsolete))
-    assert admits(made, make_node("node-1", {**obsolete, "disk": "fast"}))
+    patched = apply_patch(pod, patch(Pod.of(pod), edits(make_vm(RECORD), None, pod)))
+    assert patched["metadata"]["finalizers"] == ["holdfast.dev/sticky"]
+    assert admits(patched, make_node("node-1", {}))
+    assert not admits(patched, make_node("node-2", {"disk": "fast"}))
+    labels = {"node-labeller.kubevirt.io/obsolete-host-model": "x"}
+    assert not admits(patched, make_node("node-1", labels))
+    assert admits(patched, make_node("node-1", {**labels, "disk": "fast"}))
 
 
 @pytest.mark.parametrize(

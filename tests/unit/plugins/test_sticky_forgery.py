@@ -42,19 +42,19 @@ def test_kubevirt_account_other_than_the_configured_one_is_rejected(
 ) -> None:
     lookup = cluster(make_vm(RECORD)) if vm_exists else FakeLookup()
     plugin = sticky(lookup)
-    rejected = point(plugin, make_launcher(), userInfo={"username": OTHER_ACCOUNT})
+    rejection = point(plugin, make_launcher(), userInfo={"username": OTHER_ACCOUNT})
 
-    assert rejected == reject(
+    assert rejection == reject(
         f"this pod of a VirtualMachineInstance is created by {OTHER_ACCOUNT}, but plugin sticky is "
         "configured with account 'system:serviceaccount:kubevirt:kubevirt-controller': set the "
         "argument account to auto"
     )
     assert lookup.asked == []
-    for harmless, fields in (
+    for pod, fields in (
         (make_launcher(owners=[]), {}),
         (make_launcher(), {"operation": "UPDATE", "old": make_launcher()}),
     ):
-        result = point(plugin, harmless, userInfo={"username": OTHER_ACCOUNT}, **fields)
+        result = point(plugin, pod, userInfo={"username": OTHER_ACCOUNT}, **fields)
         assert result == Result(Code.SKIP)
 
 
@@ -71,8 +71,8 @@ def test_forged_pod_with_the_finalizer_is_rejected(
     point: str, pod: Document, request_: Document
 ) -> None:
     lookup = cluster(make_vm(RECORD))
-    forged = {**pod, "metadata": {**pod["metadata"], "finalizers": [kubevirt.STICKY]}}
-    review = read_review(forged, **{"userInfo": KUBEVIRT, **request_})
+    forged_pod = {**pod, "metadata": {**pod["metadata"], "finalizers": [kubevirt.STICKY]}}
+    review = read_review(forged_pod, **{"userInfo": KUBEVIRT, **request_})
 
     verdict = getattr(sticky_pipeline(lookup), point)(review, now_ms=0)
     assert verdict.message == (

@@ -44,19 +44,19 @@ def test_match_covers_pods_but_not_templates() -> None:
 
 def test_match_is_limited_to_the_configured_namespaces() -> None:
     plugin = Sticky(StickyArgs(namespaces=("a", "b")))
-    everywhere = Sticky(StickyArgs()).match("object")
-    assert plugin.match("object") == f"{everywhere} && request.namespace in ['a', 'b']"
+    condition = Sticky(StickyArgs()).match("object")
+    assert plugin.match("object") == f"{condition} && request.namespace in ['a', 'b']"
     assert plugin.match("object.spec.template") == "false"
     for namespace, expected in (("a", True), ("b", True), ("c", False), ("", True)):
         assert plugin.concerns(Pod.of(make_launcher(namespace=namespace))) is expected
 
 
 def test_controller_is_found_at_any_position_among_the_owners() -> None:
-    others = [owner_of("Deployment", "d", "u", api_version="apps/v1", controller=False)]
-    launcher = Pod.of(make_launcher(owners=[*others, owner_of(kubevirt.VMI, "vm", VMI_UID)]))
-    found = kubevirt.controller_of(launcher.metadata, kubevirt.VMI)
-    assert found is not None
-    assert found.uid == VMI_UID
+    other_owners = [owner_of("Deployment", "d", "u", api_version="apps/v1", controller=False)]
+    launcher = Pod.of(make_launcher(owners=[*other_owners, owner_of(kubevirt.VMI, "vm", VMI_UID)]))
+    controller = kubevirt.controller_of(launcher.metadata, kubevirt.VMI)
+    assert controller is not None
+    assert controller.uid == VMI_UID
     assert kubevirt.controller_of(Metadata(), kubevirt.VMI) is None
 
 

@@ -27,16 +27,16 @@ from tests.unit.plugins.sticky_vms import (
 def patched(pipeline: AdmissionPipeline, pod: Document) -> Document:
     verdict = pipeline.mutate(read_review(pod, userInfo=KUBEVIRT), now_ms=0)
     assert verdict.code is Code.SUCCESS
-    made: Document = apply_patch(pod, patch(Pod.of(pod), verdict.edits))
-    return made
+    document: Document = apply_patch(pod, patch(Pod.of(pod), verdict.edits))
+    return document
 
 
 def test_reinvocation_is_idempotent() -> None:
     pipeline = sticky_pipeline(cluster(make_vm(RECORD)))
-    once = patched(pipeline, make_launcher())
-    assert patched(pipeline, once) == once
-    accepted = pipeline.validate(read_review(once, userInfo=KUBEVIRT), now_ms=0)
-    assert accepted == Verdict(Code.SUCCESS, (), [], [])
+    pod = patched(pipeline, make_launcher())
+    assert patched(pipeline, pod) == pod
+    verdict = pipeline.validate(read_review(pod, userInfo=KUBEVIRT), now_ms=0)
+    assert verdict == Verdict(Code.SUCCESS, (), [], [])
 
 
 def test_mutated_pods_are_valid() -> None:
@@ -72,8 +72,8 @@ def test_pod_without_the_node_in_one_term_is_rejected() -> None:
 
 def test_pod_that_requires_an_outdated_node_is_rejected() -> None:
     pod = patched(sticky_pipeline(cluster(make_vm(RECORD))), make_launcher())
-    other = {**RECORD, kubevirt.STICKY_NODE: "node-2"}
-    result = validate(sticky(cluster(make_vm(other))), pod)
+    record = {**RECORD, kubevirt.STICKY_NODE: "node-2"}
+    result = validate(sticky(cluster(make_vm(record))), pod)
     assert result.reason == LOST % 'required node affinity "metadata.name In [node-2]"'
 
 
@@ -105,11 +105,11 @@ CONTRADICTION = (
 
 def test_pod_that_requires_two_nodes_is_rejected() -> None:
     """If the record changes before a reinvocation, `mutate` adds the second node."""
-    once = patched(sticky_pipeline(cluster(make_vm(RECORD))), make_launcher())
+    first_pod = patched(sticky_pipeline(cluster(make_vm(RECORD))), make_launcher())
     pipeline = sticky_pipeline(cluster(make_vm({**RECORD, kubevirt.STICKY_NODE: "node-2"})))
-    twice = patched(pipeline, once)
+    second_pod = patched(pipeline, first_pod)
 
-    verdict = pipeline.validate(read_review(twice, userInfo=KUBEVIRT), now_ms=0)
+    verdict = pipeline.validate(read_review(second_pod, userInfo=KUBEVIRT), now_ms=0)
     assert verdict.reasons == [CONTRADICTION]
     assert pipeline.mutate(read_review(make_launcher(), userInfo=KUBEVIRT), now_ms=0).code is (
         Code.SUCCESS
@@ -138,12 +138,12 @@ def test_unsatisfiable_node_names_are_rejected(terms: list[Any], code: Code) -> 
 
 def test_unsatisfiable_node_names_are_allowed_if_preferred_or_migrating() -> None:
     pod = requiring(named("node-2", "node-3"))
-    preferring = sticky(cluster(make_vm(RECORD)), affinity="preferred")
-    assert validate(preferring, pod).code is Code.SUCCESS
+    plugin = sticky(cluster(make_vm(RECORD)), affinity="preferred")
+    assert validate(plugin, pod).code is Code.SUCCESS
 
     pod["metadata"]["labels"] |= MIGRATION
-    running = sticky(cluster(make_vm(RECORD), make_vmi(phase="Running", node="node-1")))
-    assert validate(running, pod).code is Code.SUCCESS
+    running_plugin = sticky(cluster(make_vm(RECORD), make_vmi(phase="Running", node="node-1")))
+    assert validate(running_plugin, pod).code is Code.SUCCESS
 
 
 def test_message_lists_only_some_of_many_node_names() -> None:

@@ -71,8 +71,12 @@ def test_update_validates_only_changed_annotations() -> None:
     review = read_review(new, kind=KIND, operation="UPDATE", old=old)
     assert sticky_pipeline(FakeLookup()).validate(review, now_ms=0).code is Code.SUCCESS
 
-    worse = read_review(make_vm({kubevirt.STICKY: "no"}), kind=KIND, operation="UPDATE", old=old)
-    assert sticky_pipeline(FakeLookup()).validate(worse, now_ms=0).reasons == [INVALID_VALUE % "no"]
+    worse_review = read_review(
+        make_vm({kubevirt.STICKY: "no"}), kind=KIND, operation="UPDATE", old=old
+    )
+    assert sticky_pipeline(FakeLookup()).validate(worse_review, now_ms=0).reasons == [
+        INVALID_VALUE % "no"
+    ]
 
 
 COPIED = {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: "another"}
@@ -111,9 +115,11 @@ def test_errors_in_template_and_vm_are_reported_together() -> None:
     vm = make_vm({kubevirt.STICKY: "maybe"})
     vm["spec"]["template"]["metadata"] = {"annotations": {"delay": "soon"}}
     verdict = make_pipeline().validate(read_review(vm, kind=KIND), now_ms=0)
-    template, own = verdict.reasons
-    assert template.startswith('spec.template.metadata: annotation delay: invalid value "soon"')
-    assert own == INVALID_VALUE % "maybe"
+    template_reason, vm_reason = verdict.reasons
+    assert template_reason.startswith(
+        'spec.template.metadata: annotation delay: invalid value "soon"'
+    )
+    assert vm_reason == INVALID_VALUE % "maybe"
 
 
 def test_match_conditions_cover_annotations_of_vms() -> None:
@@ -158,9 +164,9 @@ def test_record_erased_by_an_update_is_restored(
     vm = make_vm(new)
     review = read_review(vm, kind=KIND, operation="UPDATE", old=make_vm(old))
     verdict = sticky_pipeline(FakeLookup()).mutate(review, now_ms=0)
-    changed = apply_patch(vm, patch(review.target, verdict.edits))
+    patched = apply_patch(vm, patch(review.target, verdict.edits))
 
-    assert changed == make_vm(restored)
+    assert patched == make_vm(restored)
     assert verdict.code is Code.SUCCESS
 
 
@@ -183,7 +189,7 @@ def test_match_condition_for_updates_that_may_erase_a_record() -> None:
         "key in oldObject.?metadata.?annotations.orValue({}) && "
         "!(key in object.?metadata.?annotations.orValue({}))))"
     )
-    limited = sticky(FakeLookup(), namespaces=("a",), node_annotation=LEGACY).restore_match()
-    assert limited.startswith(f"(request.userInfo.username == '{kubevirt.CONTROLLER_ACCOUNT}')")
-    assert limited.endswith(" && (request.namespace in ['a'])")
-    assert f"['{LEGACY}', 'holdfast.dev/sticky-node-uid']" in limited
+    condition = sticky(FakeLookup(), namespaces=("a",), node_annotation=LEGACY).restore_match()
+    assert condition.startswith(f"(request.userInfo.username == '{kubevirt.CONTROLLER_ACCOUNT}')")
+    assert condition.endswith(" && (request.namespace in ['a'])")
+    assert f"['{LEGACY}', 'holdfast.dev/sticky-node-uid']" in condition

@@ -12,16 +12,16 @@ from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
 from tests.support.fakes import FakeLookup, status_error
 
 LIST, KINDS, GROUPS = kubevirt.INSTALLATIONS, kubevirt.API_PATH, discovery.GROUPS
-CNV, OTHER = (kubevirt.controller_account(one) for one in ("openshift-cnv", "other"))
+CNV, OTHER = (kubevirt.controller_account(namespace) for namespace in ("openshift-cnv", "other"))
 
 
 def installed(*namespaces: str) -> dict[str, Any]:
     """Make KubeVirt objects in these namespaces, in the order of their creation."""
-    made = [
+    documents = [
         {"metadata": {"namespace": name, "creationTimestamp": f"2026-01-0{day}T00:00:00Z"}}
         for day, name in enumerate(namespaces, 1)
     ]
-    return {LIST: {"items": made[::-1]}}
+    return {LIST: {"items": documents[::-1]}}
 
 
 def groups(*names: str) -> dict[str, Any]:

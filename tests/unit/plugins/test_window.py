@@ -76,15 +76,15 @@ def test_pod_gets_the_gate_even_while_its_window_is_open() -> None:
 
 
 def test_window_that_opens_after_max_delay_is_rejected() -> None:
-    soon = window_of(max_delay="5h")
+    plugin = window_of(max_delay="5h")
 
-    assert call("mutate", "17:00-18:00", soon).code is Code.SUCCESS
-    assert call("mutate", "17:01-18:00", soon).reason == (
+    assert call("mutate", "17:00-18:00", plugin).code is Code.SUCCESS
+    assert call("mutate", "17:01-18:00", plugin).reason == (
         f'annotation {KEY}: "17:01-18:00": the window opens at 2026-03-01T17:01:00Z, more than '
         "maxDelay=5h after the pod's creation: use a window that opens earlier, or ask an admin to "
         "raise maxDelay"
     )
-    assert call("validate", "17:01-18:00", soon, gates=[GATE]).code is Code.REJECT
+    assert call("validate", "17:01-18:00", plugin, gates=[GATE]).code is Code.REJECT
 
 
 def test_unknown_window_is_rejected_with_the_configured_names() -> None:
@@ -113,10 +113,10 @@ def pod_of(text: str, key: str = "", value: str = "", uid: str = "u-1") -> Pod:
     return Pod.of(make_pod({KEY: text, **({key: value} if key else {})}, gates=[GATE], uid=uid))
 
 
-def until(answer: Permit) -> int:
-    assert isinstance(answer, Wait)
-    assert answer.until_ms is not None
-    return answer.until_ms
+def until(permit: Permit) -> int:
+    assert isinstance(permit, Wait)
+    assert permit.until_ms is not None
+    return permit.until_ms
 
 
 def test_pod_is_held_until_the_window_opens() -> None:
@@ -160,8 +160,8 @@ def test_jitter_is_ignored_for_a_pod_created_in_an_open_window(value: str) -> No
 
 def test_many_windows_that_never_close_are_cheap() -> None:
     """Users choose the windows, and each change of a pod evaluates them again."""
-    places = "Abidjan Accra Bamako Banjul Bissau Conakry Dakar Freetown Lome Monrovia Nouakchott"
-    zones = [f"Africa/{place}" for place in [*places.split(), "Ouagadougou"]]
+    cities = "Abidjan Accra Bamako Banjul Bissau Conakry Dakar Freetown Lome Monrovia Nouakchott"
+    zones = [f"Africa/{city}" for city in [*cities.split(), "Ouagadougou"]]
     text = ", ".join(
         f"{2 * n:02}:00-{(2 * n + 2) % 24:02}:01 {zone}" for n, zone in enumerate(zones)
     )
@@ -177,11 +177,11 @@ def test_jitter_is_ignored_for_a_window_that_never_closes() -> None:
 
 @pytest.mark.parametrize("text", ["nights", "night;", ""])
 def test_pod_with_an_invalid_window_stays_held(text: str) -> None:
-    answer = window_of(NIGHT).permit(pod_of(text), CREATED_MS)
+    result = window_of(NIGHT).permit(pod_of(text), CREATED_MS)
 
-    assert isinstance(answer, Wait)
-    assert answer.until_ms is None
-    assert answer.problem.endswith(": held until the annotation is corrected")
+    assert isinstance(result, Wait)
+    assert result.until_ms is None
+    assert result.problem.endswith(": held until the annotation is corrected")
 
 
 def test_delay_and_window_both_apply() -> None:
@@ -226,32 +226,32 @@ def test_cache_of_parsed_windows_is_bounded() -> None:
     ],
 )
 def test_window_of_a_pod_that_also_waits_for_an_approval(text: str, problem: str) -> None:
-    gone = NamedWindow(name="gone", open=(OPEN_HOURS,), closed=("2026-01-01/2036-01-01",))
-    decider = decider_of(Approval(Args()), window_of(gone))
+    named_window = NamedWindow(name="gone", open=(OPEN_HOURS,), closed=("2026-01-01/2036-01-01",))
+    decider = decider_of(Approval(Args()), window_of(named_window))
     pod = Pod.of(make_pod({KEY: text, approvals.KEY: "x"}, gates=[GATE, approvals.GATE]))
     for due in (decider.due(pod), decider.permit(pod, CREATED_MS + MINUTE)):
         assert (due.at_ms, due.reason, due.problem) == (NEVER_MS, "approval: x", problem)
 
 
 def warnings_about(kind: str, text: str, after_ms: int = 0, **spec: Any) -> list[str]:
-    made = {"spec": {"template": {"metadata": {"annotations": {KEY: text}}}, **spec}}
+    workload = {"spec": {"template": {"metadata": {"annotations": {KEY: text}}}, **spec}}
     if kind == "CronJob":
-        made = {"spec": {"jobTemplate": made}}
-    found = read_review(made, kind={"group": "batch", "version": "v1", "kind": kind})
-    result = window_of().validate(found.pod, Context(found, "*", CREATED_MS + after_ms))
+        workload = {"spec": {"jobTemplate": workload}}
+    review = read_review(workload, kind={"group": "batch", "version": "v1", "kind": kind})
+    result = window_of().validate(review.pod, Context(review, "*", CREATED_MS + after_ms))
     return list(result.warnings)
 
 
 def test_deadline_before_the_window_opens_gets_a_warning() -> None:
-    late = "spec.activeDeadlineSeconds=20"
-    rounds = {"completions": 9, "parallelism": 1, "activeDeadlineSeconds": 7_201}
+    field = "spec.activeDeadlineSeconds=20"
+    spec = {"completions": 9, "parallelism": 1, "activeDeadlineSeconds": 7_201}
     assert warnings_about("Job", "14:00-15:00", activeDeadlineSeconds=20) == [
-        f"holdfast: {late} expires while pods are held for 2h: increase it"
+        f"holdfast: {field} expires while pods are held for 2h: increase it"
     ]
-    later = warnings_about("Job", "14:00-15:00", after_ms=1_234, activeDeadlineSeconds=20)
-    assert later == [f"holdfast: {late} expires while pods are held for 2h: increase it"]
-    assert warnings_about("Job", "14:00-15:00", **rounds) == []
+    warnings = warnings_about("Job", "14:00-15:00", after_ms=1_234, activeDeadlineSeconds=20)
+    assert warnings == [f"holdfast: {field} expires while pods are held for 2h: increase it"]
+    assert warnings_about("Job", "14:00-15:00", **spec) == []
     assert warnings_about("Job", OPEN_HOURS, activeDeadlineSeconds=20) == []
     assert warnings_about("CronJob", "14:00-15:00", activeDeadlineSeconds=20) == [
-        f"holdfast: spec.jobTemplate.{late} also counts while pods are held: increase or remove it"
+        f"holdfast: spec.jobTemplate.{field} also counts while pods are held: increase or remove it"
     ]

@@ -16,10 +16,10 @@ DENIED = "ValidatingAdmissionPolicy 'holdfast-controller-pods' denied request"
 
 
 def measured(api: FakeApi) -> float:
-    shown: list[float] = []
-    guard_check.measure(api, OWN, shown.append)
-    (one,) = shown
-    return one
+    values: list[float] = []
+    guard_check.measure(api, OWN, values.append)
+    (value,) = values
+    return value
 
 
 @pytest.mark.parametrize(

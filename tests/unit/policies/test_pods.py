@@ -57,10 +57,12 @@ def profiles(text: bytes | None = None) -> Profiles:
     return pipelines.build_profiles(configuration, plugins.registry(), source="test")
 
 
-def policy(name: str, where: InstallationNames | None = None) -> dict[str, Any]:
-    made = pod_policies.policies(profiles(), where)
-    (found,) = (each for each in made[::2] if each["metadata"]["name"] == name)
-    return found
+def policy(name: str, installation: InstallationNames | None = None) -> dict[str, Any]:
+    documents = pod_policies.policies(profiles(), installation)
+    (document,) = (
+        candidate for candidate in documents[::2] if candidate["metadata"]["name"] == name
+    )
+    return document
 
 
 def test_shipped_manifest_matches_the_default_configuration() -> None:
@@ -80,7 +82,7 @@ def test_command_prints_the_policies_of_the_configuration(tmp_path: Path) -> Non
 
 
 def test_every_policy_is_bound_and_fails_closed() -> None:
-    made = pod_policies.policies(profiles())
+    documents = pod_policies.policies(profiles())
     names = [
         "holdfast-hold",
         "holdfast-pace",
@@ -92,7 +94,7 @@ def test_every_policy_is_bound_and_fails_closed() -> None:
         "holdfast-controller-webhooks",
         "holdfast-controller-secrets",
     ]
-    bodies, bindings = made[::2], made[1::2]
+    bodies, bindings = documents[::2], documents[1::2]
     assert [body["metadata"]["name"] for body in bodies] == names == [*pod_policies.POLICIES]
     assert [body["spec"]["failurePolicy"] for body in bodies] == ["Fail"] * len(names)
     assert [binding["spec"] for binding in bindings] == [
@@ -127,15 +129,15 @@ def test_deciding_keys_include_disabled_plugins() -> None:
 
 
 def test_policies_use_the_installation_names() -> None:
-    where = InstallationNames(
+    installation = InstallationNames(
         namespace="elsewhere",
         account="me",
         configuration="one",
     )
-    pods = str(policy(pod_policies.CONTROLLER_PODS, where))
-    machines = str(policy(vms.CONTROLLER_VMS, where))
-    webhooks = str(policy(pod_policies.CONTROLLER_WEBHOOKS, where))
-    secrets = str(policy(CONTROLLER_SECRETS, where))
+    pods = str(policy(pod_policies.CONTROLLER_PODS, installation))
+    machines = str(policy(vms.CONTROLLER_VMS, installation))
+    webhooks = str(policy(pod_policies.CONTROLLER_WEBHOOKS, installation))
+    secrets = str(policy(CONTROLLER_SECRETS, installation))
     for text in (pods, machines, webhooks, secrets):
         assert "'system:serviceaccount:elsewhere:me'" in text
         assert "holdfast-system" not in text
@@ -174,7 +176,9 @@ def test_webhook_policy_lists_the_excluded_namespaces() -> None:
 
 def test_webhook_policy_lists_every_validated_workload() -> None:
     text = str(policy(pod_policies.CONTROLLER_WEBHOOKS))
-    assert [each.name for each in workloads.RESOURCES if f"'{each.name}'" not in text] == []
+    assert [
+        resource.name for resource in workloads.RESOURCES if f"'{resource.name}'" not in text
+    ] == []
 
 
 @pytest.mark.parametrize(
@@ -196,7 +200,7 @@ def test_recording_keys_follow_the_sticky_configuration(
 
 @pytest.mark.parametrize("name", pod_policies.POLICIES)
 def test_expressions_round_trip_as_yaml_blocks(name: str) -> None:
-    made = policy(name)
-    text = manifest([made])
-    assert yaml.safe_load(text) == made
+    document = policy(name)
+    text = manifest([document])
+    assert yaml.safe_load(text) == document
     assert "\\n" not in text

@@ -13,30 +13,33 @@ from tests.unit.registration.world import DIGEST, NOW, OTHER, SECRETS, World, id
 
 def test_new_ca_is_introduced_with_overlap() -> None:
     world = installed()
-    old = world.data(CA_SECRET)["tls.crt"]
+    old_ca = world.data(CA_SECRET)["tls.crt"]
     world.advance_days(244)
     world.reconcile_times(2)
     assert world.writes()[:2] == [f"PUT {LEAF_SECRET}", f"PUT {CA_SECRET}"]
-    new = world.data(CA_SECRET)["next.crt"]
-    assert world.bundles() == {old + new}
+    new_ca = world.data(CA_SECRET)["next.crt"]
+    assert world.bundles() == {old_ca + new_ca}
     leaf = world.data(LEAF_SECRET)
 
     world.reconcile_times(5)  # less than a minute has passed since it was read back
     assert world.data(LEAF_SECRET) == leaf
     world.reconcile_times(2)
-    assert world.data(CA_SECRET)["tls.crt"] == new
-    assert world.data(LEAF_SECRET)["ca.crt"] == new
+    assert world.data(CA_SECRET)["tls.crt"] == new_ca
+    assert world.data(LEAF_SECRET)["ca.crt"] == new_ca
     world.reconcile_times(2)
-    assert world.bundles() == {new + old}
+    assert world.bundles() == {new_ca + old_ca}
 
     world.advance_days(30)
     world.reconcile_times(2)
-    assert world.bundles() == {new}
+    assert world.bundles() == {new_ca}
 
 
 def condition_names(world: World) -> list[list[str]]:
     """Return the names of the match conditions of each webhook."""
-    return [[one["name"] for one in each["matchConditions"]] for each in world.webhooks()]
+    return [
+        [condition["name"] for condition in webhook["matchConditions"]]
+        for webhook in world.webhooks()
+    ]
 
 
 def installed_with_replaced_ca() -> tuple[World, dict[str, Any], bytes]:
@@ -47,39 +50,39 @@ def installed_with_replaced_ca() -> tuple[World, dict[str, Any], bytes]:
     world.reconcile_times(8)
     world.advance_days(1)
     world.reconcile_times(2)
-    new = world.data(CA_SECRET)["tls.crt"]
-    assert world.bundles() == {new}
-    return world, backup, new
+    new_ca = world.data(CA_SECRET)["tls.crt"]
+    assert world.bundles() == {new_ca}
+    return world, backup, new_ca
 
 
 @pytest.mark.parametrize("conditions", [[DIGEST, DIGEST], [DIGEST, None]])
 def test_restored_ca_takes_over_with_overlap(conditions: list[str | None]) -> None:
-    world, backup, new = installed_with_replaced_ca()
+    world, backup, new_ca = installed_with_replaced_ca()
     world.mounts, world.conditions = False, conditions
     world.api.put(f"{SECRETS}/{CA_SECRET}", backup)
     world.reconcile_times(1)
-    old = world.data(CA_SECRET)["tls.crt"]
-    assert world.bundles() == {old + new}
+    old_ca = world.data(CA_SECRET)["tls.crt"]
+    assert world.bundles() == {old_ca + new_ca}
 
     world.mounts, world.conditions = True, [DIGEST, DIGEST]
     world.reconcile_times(7)
-    assert world.data(LEAF_SECRET)["ca.crt"] == old
+    assert world.data(LEAF_SECRET)["ca.crt"] == old_ca
     world.advance_days(1)
     world.reconcile_times(2)
-    assert world.bundles() == {old}
+    assert world.bundles() == {old_ca}
 
 
 def test_immutable_restored_ca_removes_no_ca_and_allows_repairs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    world, backup, new = installed_with_replaced_ca()
+    world, backup, new_ca = installed_with_replaced_ca()
     expected = condition_names(world)
     world.mounts = False
     world.api.put(f"{SECRETS}/{CA_SECRET}", {**backup, "immutable": True})
     world.edit(idle)
     world.reconcile_times(2)
     assert condition_names(world) == expected
-    assert world.bundles() == {world.data(CA_SECRET)["tls.crt"] + new}
+    assert world.bundles() == {world.data(CA_SECRET)["tls.crt"] + new_ca}
     assert f"Secret {CA_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
 
 
@@ -111,18 +114,20 @@ def test_new_leader_restarts_the_propagation_wait() -> None:
 def test_replica_with_an_untrusted_certificate_is_ignored() -> None:
     """Not every endpoint of the Service need be a replica, and only replicas are trusted."""
     world = installed()
-    stranger = authority.issue(authority.new_ca("x", now=NOW), common_name="x", now=NOW)
-    known = world.publisher.ask
+    untrusted = authority.issue(authority.new_ca("x", now=NOW), common_name="x", now=NOW)
+    ask = world.publisher.ask
     world.publisher.ask = lambda api, service: [
-        *known(api, service),
+        *ask(api, service),
         Replica(
             "10.0.0.9",
             called=True,
-            certificate=authority.read(stranger.certificate),
+            certificate=authority.read(untrusted.certificate),
             conditions=OTHER,
         ),
     ]
-    world.edit(lambda found: found["webhooks"][0].update(matchConditions=[]))
+    world.edit(lambda configuration: configuration["webhooks"][0].update(matchConditions=[]))
     world.reconcile_times()
 
-    assert [one["name"] for one in world.webhooks()[0]["matchConditions"]] == ["asks-for-something"]
+    assert [condition["name"] for condition in world.webhooks()[0]["matchConditions"]] == [
+        "asks-for-something"
+    ]

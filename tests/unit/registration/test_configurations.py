@@ -19,8 +19,10 @@ def found() -> dict[str, Any]:
     return Registration("holdfast", by_url("10.0.0.1:8443", b"PEM")).configurations(make_profiles())
 
 
-def webhooks(found: dict[str, Any]) -> dict[str, Any]:
-    return {one["name"]: one for path in found for one in found[path]["webhooks"]}
+def webhooks(documents: dict[str, Any]) -> dict[str, Any]:
+    return {
+        webhook["name"]: webhook for path in documents for webhook in documents[path]["webhooks"]
+    }
 
 
 SELECTORS = """
@@ -31,26 +33,26 @@ admission:
 
 
 def test_configured_selectors_are_added() -> None:
-    found = Registration("holdfast", lambda _path: {}).configurations(make_profiles(SELECTORS))
+    documents = Registration("holdfast", lambda _path: {}).configurations(make_profiles(SELECTORS))
 
-    for name, webhook in webhooks(found).items():
+    for name, webhook in webhooks(documents).items():
         excluded, env = webhook["namespaceSelector"]["matchExpressions"]
         assert excluded["operator"] == "NotIn"
         assert env == {"key": "env", "operator": "Exists"}
         assert webhook["namespaceSelector"]["matchLabels"] == {"team": "a"}
         assert ("objectSelector" in webhook) == ("pods" in name.split("."))
-    assert webhooks(found)["pods.holdfast.dev"]["objectSelector"] == {
+    assert webhooks(documents)["pods.holdfast.dev"]["objectSelector"] == {
         "matchExpressions": [{"key": "app", "operator": "NotIn", "values": ["x"]}]
     }
 
 
 def test_configurations_are_keyed_by_path(found: dict[str, Any]) -> None:
     assert list(found) == [MUTATING, VALIDATING]
-    assert [one["kind"] for one in found.values()] == [
+    assert [document["kind"] for document in found.values()] == [
         "MutatingWebhookConfiguration",
         "ValidatingWebhookConfiguration",
     ]
-    assert {"holdfast"} == {one["metadata"]["name"] for one in found.values()}
+    assert {"holdfast"} == {document["metadata"]["name"] for document in found.values()}
 
 
 def test_pod_webhook_is_called_on_creation(found: dict[str, Any]) -> None:
@@ -112,9 +114,9 @@ def test_vm_webhook_restores_erased_records_on_update(found: dict[str, Any]) -> 
 
 
 def test_vm_webhook_is_absent_without_the_sticky_plugin() -> None:
-    without = make_profiles("profiles: [{plugins: {disabled: [{name: sticky}]}}]")
-    found = Registration("holdfast", lambda _path: {}).configurations(without)
-    assert [one["name"] for one in found[MUTATING]["webhooks"]] == ["pods.holdfast.dev"]
+    profiles = make_profiles("profiles: [{plugins: {disabled: [{name: sticky}]}}]")
+    documents = Registration("holdfast", lambda _path: {}).configurations(profiles)
+    assert [webhook["name"] for webhook in documents[MUTATING]["webhooks"]] == ["pods.holdfast.dev"]
 
 
 @pytest.mark.parametrize(
@@ -144,7 +146,7 @@ def test_pod_updates_are_validated_only_if_a_holdfast_key_changes(
         conditions.update_condition(profiles),
     )
     assert [f"request.operation == 'CREATE' ? ({created}) : ({updated})"] == [
-        one["expression"] for one in webhook["matchConditions"]
+        condition["expression"] for condition in webhook["matchConditions"]
     ]
 
 
@@ -153,7 +155,7 @@ def test_unknown_keys_webhook_fails_open(found: dict[str, Any]) -> None:
 
     assert webhook["failurePolicy"] == "Ignore"
     assert [StrayKeys(make_profiles()).match("object")] == [
-        one["expression"] for one in webhook["matchConditions"]
+        condition["expression"] for condition in webhook["matchConditions"]
     ]
 
 
@@ -215,9 +217,9 @@ def test_configured_key_is_escaped_in_all_conditions() -> None:
     class OddKey(Scripted):
         keys = ("a'b\\c",)
 
-    found = Registration("x", by_url("h:1", b"")).configurations(profiles_of(OddKey()))
+    documents = Registration("x", by_url("h:1", b"")).configurations(profiles_of(OddKey()))
 
-    for name, webhook in webhooks(found).items():
+    for name, webhook in webhooks(documents).items():
         (condition,) = webhook["matchConditions"]
         if name != "keys.pods.holdfast.dev":  # it has only keys under holdfast.dev/
             assert "'a\\'b\\\\c'" in condition["expression"]
@@ -225,9 +227,9 @@ def test_configured_key_is_escaped_in_all_conditions() -> None:
 
 
 def test_excluded_namespaces_and_timeouts_apply_to_all_webhooks(found: dict[str, Any]) -> None:
-    other = Registration("x", by_url("h:1", b""), excluded_namespaces=("a", "b"))
+    registration = Registration("x", by_url("h:1", b""), excluded_namespaces=("a", "b"))
 
-    for webhook in webhooks(other.configurations(make_profiles())).values():
+    for webhook in webhooks(registration.configurations(make_profiles())).values():
         (expression,) = webhook["namespaceSelector"]["matchExpressions"]
         assert expression["values"] == ["a", "b"]
     for webhook in webhooks(found).values():

@@ -47,6 +47,6 @@ def test_selector_may_be_narrower_than_desired(selector: Any, expected: bool) ->
     ],
 )
 def test_list_of_excluded_values_may_be_longer(changes: Any, expected: bool) -> None:
-    found = configuration({"matchExpressions": [{**OURS, **changes}]})
+    live = configuration({"matchExpressions": [{**OURS, **changes}]})
     desired = configuration({"matchExpressions": [OURS]})
-    assert drift.holds(found, desired, longer=True) == expected
+    assert drift.holds(live, desired, longer=True) == expected

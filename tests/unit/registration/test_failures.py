@@ -45,17 +45,17 @@ def test_losing_leadership_stops_further_writes() -> None:
 
 def test_concurrent_write_by_another_leader_is_not_overwritten() -> None:
     world = installed()
-    world.edit(lambda one: one.update(webhooks=[]))
-    theirs = {"name": "theirs.example.com"}
+    world.edit(lambda configuration: configuration.update(webhooks=[]))
+    foreign = {"name": "theirs.example.com"}
 
     def another(method: str, path: str) -> None:
         if (method, path) == ("PATCH", MUTATING):
             world.api.on_request = lambda _method, _path: None
-            world.edit(lambda one: one.update(webhooks=[theirs]))
+            world.edit(lambda configuration: configuration.update(webhooks=[foreign]))
 
     world.api.on_request = another
     world.reconcile_times(1)
-    assert world.webhooks() == [theirs]
+    assert world.webhooks() == [foreign]
     assert world.metric("publisher_failures_total") == 1
 
     world.reconcile_times()
@@ -103,7 +103,7 @@ def test_concurrently_created_secret_is_not_overwritten() -> None:
 @pytest.mark.parametrize("secret", [CA_SECRET, LEAF_SECRET])
 def test_404_not_sent_by_kubernetes_recreates_no_secret(secret: str) -> None:
     world = installed()
-    held = world.data(secret)
+    data = world.data(secret)
 
     def lose(_method: str, path: str) -> None:
         if path == f"{SECRETS}/{secret}":
@@ -113,7 +113,7 @@ def test_404_not_sent_by_kubernetes_recreates_no_secret(secret: str) -> None:
     world.reconcile_times(1)
     assert world.writes() == []
     assert world.metric("publisher_failures_total") == 1
-    assert world.data(secret) == held
+    assert world.data(secret) == data
 
 
 def test_404_not_sent_by_kubernetes_does_not_blame_the_manifests(
@@ -148,8 +148,8 @@ def test_managed_fields_of_a_secret_are_not_written_back() -> None:
     """The API server sends timestamps that it would reject."""
     world = installed()
     world.mounts = False
-    planted = {"managedFields": [{"time": "10000-01-01T00:00:00Z"}]}
-    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**EMPTY_SECRET, "metadata": planted})
+    metadata = {"managedFields": [{"time": "10000-01-01T00:00:00Z"}]}
+    world.api.put(f"{SECRETS}/{LEAF_SECRET}", {**EMPTY_SECRET, "metadata": metadata})
     world.reconcile_times(1)
     assert world.writes() == [f"PUT {LEAF_SECRET}"]
     assert b"10000-01-01" not in b"".join(world.api.bodies)
@@ -160,15 +160,15 @@ def test_concurrently_changed_secret_is_not_overwritten() -> None:
     path = f"{SECRETS}/{LEAF_SECRET}"
     world.mounts = False
     world.api.put(path, EMPTY_SECRET)
-    changed = {"data": {"tls.crt": "!", "tls.key": ""}}
+    secret = {"data": {"tls.crt": "!", "tls.key": ""}}
 
     def overtake(method: str, _path: str) -> None:
         if method == "PUT":
             world.api.on_request = lambda _method, _path: None
-            world.api.put(path, changed)
+            world.api.put(path, secret)
 
     world.api.on_request = overtake
     world.reconcile_times(1)
-    assert world.api.objects[path]["data"] == changed["data"]
+    assert world.api.objects[path]["data"] == secret["data"]
     world.reconcile_times(1)
     assert authority.read(world.data(LEAF_SECRET)["tls.crt"]).dns_names == set(SERVICE.dns_names)

@@ -29,7 +29,7 @@ def test_secrets_are_written_before_webhooks_are_registered() -> None:
 
     world.mounts = True
     world.reconcile_times()
-    names = [one["name"] for one in world.webhooks()]
+    names = [item["name"] for item in world.webhooks()]
     assert names == ["pods.holdfast.dev", "vms.holdfast.dev"]
     assert len(world.webhooks(VALIDATING)) == 7
     assert world.bundles() == {world.data(CA_SECRET)["tls.crt"]}
@@ -53,33 +53,37 @@ def test_steady_state_writes_nothing() -> None:
 
 
 BLOCKERS: list[Any] = [
-    pytest.param(lambda w: setattr(w, "conditions", []), "no replica is ready", id="no-replica"),
     pytest.param(
-        lambda w: setattr(w, "conditions", [DIGEST, None]),
+        lambda world: setattr(world, "conditions", []), "no replica is ready", id="no-replica"
+    ),
+    pytest.param(
+        lambda world: setattr(world, "conditions", [DIGEST, None]),
         "10.0.0.1 does not answer",
         id="unresponsive-replica",
     ),
     pytest.param(
-        lambda w: setattr(w, "conditions", [DIGEST, OTHER]),
+        lambda world: setattr(world, "conditions", [DIGEST, OTHER]),
         "replicas have a different configuration",
         id="another-configuration",
     ),
     pytest.param(
-        lambda w: setattr(w, "mounts", False), "10.0.0.0 does not answer", id="no-certificate"
+        lambda world: setattr(world, "mounts", False),
+        "10.0.0.0 does not answer",
+        id="no-certificate",
     ),
     pytest.param(
-        lambda w: w.roll_out(updatedReplicas=1),
+        lambda world: world.roll_out(updatedReplicas=1),
         "Deployment holdfast-webhook is not rolled out",
         id="old-replicas",
     ),
     pytest.param(
-        lambda w: w.roll_out(replicas=3), "is not rolled out", id="old-replicas-terminating"
+        lambda world: world.roll_out(replicas=3), "is not rolled out", id="old-replicas-terminating"
     ),
     pytest.param(
-        lambda w: w.roll_out(availableReplicas=1), "is not rolled out", id="not-available"
+        lambda world: world.roll_out(availableReplicas=1), "is not rolled out", id="not-available"
     ),
     pytest.param(
-        lambda w: w.roll_out(observedGeneration=2), "is not rolled out", id="not-observed"
+        lambda world: world.roll_out(observedGeneration=2), "is not rolled out", id="not-observed"
     ),
 ]
 
@@ -114,14 +118,14 @@ def test_webhooks_stay_idle_until_cert_manager_injects_the_bundle() -> None:
     pair = authority.issue(ca, common_name="x", now=NOW, dns_names=names)
     world.served = authority.read(pair.certificate)
     world.reconcile_times()
-    conditions = [one["name"] for one in world.webhooks()[0]["matchConditions"]]
+    conditions = [condition["name"] for condition in world.webhooks()[0]["matchConditions"]]
     assert conditions == ["not-yet", "asks-for-something"]
     assert world.bundles() == {b""}
     assert [path for path in world.api.objects if path.startswith(SECRETS)] == []
 
-    def inject(found: dict[str, Any]) -> None:
-        for one in found["webhooks"]:
-            one["clientConfig"]["caBundle"] = base64.b64encode(ca.certificate).decode()
+    def inject(configuration: dict[str, Any]) -> None:
+        for webhook in configuration["webhooks"]:
+            webhook["clientConfig"]["caBundle"] = base64.b64encode(ca.certificate).decode()
 
     world.edit(inject)
     world.reconcile_times()
@@ -129,4 +133,6 @@ def test_webhooks_stay_idle_until_cert_manager_injects_the_bundle() -> None:
     assert len(world.webhooks()[0]["matchConditions"]) == 2
     world.edit(inject, VALIDATING)
     world.reconcile_times()
-    assert [one["name"] for one in world.webhooks()[0]["matchConditions"]] == ["asks-for-something"]
+    assert [condition["name"] for condition in world.webhooks()[0]["matchConditions"]] == [
+        "asks-for-something"
+    ]

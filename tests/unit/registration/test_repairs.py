@@ -29,16 +29,16 @@ from tests.unit.registration.world import (
 )
 
 
-def drop(found: dict[str, Any]) -> None:
-    found["webhooks"] = []
+def drop(configuration: dict[str, Any]) -> None:
+    configuration["webhooks"] = []
 
 
-def ignore(found: dict[str, Any]) -> None:
-    found["webhooks"][0]["failurePolicy"] = "Ignore"
+def ignore(configuration: dict[str, Any]) -> None:
+    configuration["webhooks"][0]["failurePolicy"] = "Ignore"
 
 
-def add_old(found: dict[str, Any]) -> None:
-    found["webhooks"].append({**found["webhooks"][0], "name": "old.holdfast.dev"})
+def add_old(configuration: dict[str, Any]) -> None:
+    configuration["webhooks"].append({**configuration["webhooks"][0], "name": "old.holdfast.dev"})
 
 
 CHANGES = [
@@ -90,8 +90,8 @@ class FullApi(FakeApi):
     """Rejects an apply to an object of the maximum size, as an API server with etcd does."""
 
     def request(self, method: str, path: str, **options: Any) -> bytes:
-        full = len(msgspec.json.encode(self.objects.get(path))) > LARGE
-        if full and options.get("content_type") == APPLY_PATCH and not is_dry_run(options):
+        is_full = len(msgspec.json.encode(self.objects.get(path))) > LARGE
+        if is_full and options.get("content_type") == APPLY_PATCH and not is_dry_run(options):
             self.requests.append((method, path))
             raise status_error(500)  # etcdserver: request is too large
         return super().request(method, path, **options)
@@ -128,11 +128,13 @@ def test_managed_fields_are_kept_after_another_failure() -> None:
     assert world.metric("publisher_failures_total") == 1
 
 
-def add_foreign(found: dict[str, Any]) -> None:
-    found["metadata"]["annotations"] = {"team": "a"}
-    found["webhooks"][0]["objectSelector"] = {"matchLabels": {"a": "b"}}
-    found["webhooks"][0]["matchConditions"].append({"name": "mine", "expression": "true"})
-    found["webhooks"].append({"name": "theirs.example.com", "clientConfig": {"url": "https://a"}})
+def add_foreign(configuration: dict[str, Any]) -> None:
+    configuration["metadata"]["annotations"] = {"team": "a"}
+    configuration["webhooks"][0]["objectSelector"] = {"matchLabels": {"a": "b"}}
+    configuration["webhooks"][0]["matchConditions"].append({"name": "mine", "expression": "true"})
+    configuration["webhooks"].append(
+        {"name": "theirs.example.com", "clientConfig": {"url": "https://a"}}
+    )
 
 
 def test_unrelated_additions_by_others_are_kept() -> None:
@@ -142,9 +144,9 @@ def test_unrelated_additions_by_others_are_kept() -> None:
     assert world.writes() == []
 
 
-def lengthen(found: dict[str, Any]) -> None:
-    for one in found["webhooks"]:
-        one["namespaceSelector"]["matchExpressions"][0]["values"].append("gke-managed")
+def lengthen(configuration: dict[str, Any]) -> None:
+    for webhook in configuration["webhooks"]:
+        webhook["namespaceSelector"]["matchExpressions"][0]["values"].append("gke-managed")
 
 
 def test_platform_excluded_namespaces_cause_no_write_loop() -> None:
@@ -152,8 +154,8 @@ def test_platform_excluded_namespaces_cause_no_write_loop() -> None:
     world = World()
 
     def add(method: str, path: str) -> None:
-        stored = method == "PATCH" and "dryRun" not in world.api.queries[-1]
-        if stored and path in {MUTATING, VALIDATING}:
+        is_stored = method == "PATCH" and "dryRun" not in world.api.queries[-1]
+        if is_stored and path in {MUTATING, VALIDATING}:
             world.edit(lengthen, path)
 
     world.api.on_response = add
@@ -190,14 +192,14 @@ def test_missing_configuration_is_logged_and_not_created(
 @pytest.mark.parametrize("gone", [MUTATING, VALIDATING])
 def test_missing_configuration_does_not_block_other_repairs(gone: str) -> None:
     world = installed()
-    (kept,) = {MUTATING, VALIDATING} - {gone}
-    expected = world.webhooks(kept)
+    (remaining,) = {MUTATING, VALIDATING} - {gone}
+    expected = world.webhooks(remaining)
     del world.api.objects[gone]
-    world.edit(blank_all, kept)
+    world.edit(blank_all, remaining)
     world.mounts = False
     world.api.put(f"{SECRETS}/{LEAF_SECRET}", EMPTY_SECRET)
     world.reconcile_times(1)
-    assert world.webhooks(kept) == expected
+    assert world.webhooks(remaining) == expected
     assert len(authority.read_all(world.data(LEAF_SECRET)["tls.crt"])) == 1
     assert world.metric("publisher_failures_total") == 1
 
@@ -219,8 +221,8 @@ def test_both_configurations_are_published_or_neither(rejected: str) -> None:
 @pytest.mark.parametrize("rejected", [MUTATING, VALIDATING])
 def test_rejected_write_does_not_block_the_other_configuration(rejected: str) -> None:
     world = installed()
-    (other,) = {MUTATING, VALIDATING} - {rejected}
-    expected = world.webhooks(other)
+    (accepted,) = {MUTATING, VALIDATING} - {rejected}
+    expected = world.webhooks(accepted)
     for path in (MUTATING, VALIDATING):
         world.edit(blank_all, path)
 
@@ -230,8 +232,8 @@ def test_rejected_write_does_not_block_the_other_configuration(rejected: str) ->
 
     world.api.on_request = reject
     world.reconcile_times(1)
-    assert world.webhooks(other) == expected
-    assert world.webhooks(rejected) != world.webhooks(other)
+    assert world.webhooks(accepted) == expected
+    assert world.webhooks(rejected) != world.webhooks(accepted)
     assert world.metric("publisher_failures_total") == 1
     assert world.metric("webhooks_registered") == 0
 

@@ -59,7 +59,7 @@ def replica(folder: Path) -> Iterator[tuple[int, authority.Certificate]]:
 
 def slices(port: int | None, *conditions: dict[str, bool], address: str = "127.0.0.1") -> FakeApi:
     api = FakeApi()
-    endpoints = [{"addresses": [address], "conditions": one} for one in conditions]
+    endpoints = [{"addresses": [address], "conditions": condition} for condition in conditions]
     ports = [] if port is None else [{"port": port}]
     api.put(SLICES, {"items": [{"endpoints": endpoints, "ports": ports}]})
     return api
@@ -79,11 +79,11 @@ def test_certificate_and_digest_of_each_replica_are_read(
     monkeypatch.setattr(
         socket,
         "create_connection",
-        lambda there, timeout: connect(("127.0.0.1", there[1]), timeout),
+        lambda endpoint, timeout: connect(("127.0.0.1", endpoint[1]), timeout),
     )
     with replica(tmp_path) as (port, certificate):
-        (found,) = ask_all(slices(port, {"ready": True}, address=address), SERVICE)
-    assert found == replicas.Replica(address, True, certificate, "abc")
+        (result,) = ask_all(slices(port, {"ready": True}, address=address), SERVICE)
+    assert result == replicas.Replica(address, True, certificate, "abc")
 
 
 def digest_from(*parts: bytes) -> str | None:
@@ -119,8 +119,8 @@ def test_only_a_complete_and_timely_digest_is_read(parts: list[bytes], digest: s
 
 
 def test_number_of_queried_endpoints_is_limited() -> None:
-    found = ask_all(slices(free_port(), *[{"ready": True}] * 1_000), SERVICE)
-    assert len(found) == replicas.MOST
+    result = ask_all(slices(free_port(), *[{"ready": True}] * 1_000), SERVICE)
+    assert len(result) == replicas.MOST
 
 
 def test_digest_is_read_from_the_health_port(tmp_path: Path) -> None:
@@ -131,22 +131,22 @@ def test_digest_is_read_from_the_health_port(tmp_path: Path) -> None:
     try:
         service = Service("system", health_port=health.port)
         with replica(tmp_path) as (port, certificate):
-            (found,) = ask_all(slices(port, {}), service)
+            (result,) = ask_all(slices(port, {}), service)
     finally:
         health.stop()
-    assert (found.certificate, found.conditions) == (certificate, "def")
+    assert (result.certificate, result.conditions) == (certificate, "def")
 
 
 def test_certificate_is_read_if_the_health_port_is_closed(tmp_path: Path) -> None:
     service = Service("system", health_port=free_port())
     with replica(tmp_path) as (port, certificate):
-        (found,) = ask_all(slices(port, {}), service)
-    assert (found.certificate, found.conditions) == (certificate, None)
+        (result,) = ask_all(slices(port, {}), service)
+    assert (result.certificate, result.conditions) == (certificate, None)
 
 
 def test_unresponsive_replica_is_listed() -> None:
-    (found,) = ask_all(slices(free_port(), {"ready": True}), SERVICE)
-    assert found == replicas.Replica("127.0.0.1", True)
+    (result,) = ask_all(slices(free_port(), {"ready": True}), SERVICE)
+    assert result == replicas.Replica("127.0.0.1", True)
 
 
 @pytest.mark.parametrize(
@@ -162,8 +162,8 @@ def test_unresponsive_replica_is_listed() -> None:
     ],
 )
 def test_called_follows_the_endpoint_conditions(conditions: dict[str, bool], called: bool) -> None:
-    (found,) = ask_all(slices(free_port(), conditions), SERVICE)
-    assert found.called is called
+    (result,) = ask_all(slices(free_port(), conditions), SERVICE)
+    assert result.called is called
 
 
 def test_no_replicas() -> None:
@@ -175,13 +175,18 @@ def test_no_replicas() -> None:
 
 def deployed(**status: Any) -> FakeApi:
     api = FakeApi()
-    done = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2, "observedGeneration": 1}
+    complete = {
+        "replicas": 2,
+        "updatedReplicas": 2,
+        "availableReplicas": 2,
+        "observedGeneration": 1,
+    }
     api.put(
         DEPLOYMENT,
         {
             "metadata": {"generation": 1},
             "spec": {"replicas": 2},
-            "status": json.loads(json.dumps({**done, **status})),
+            "status": json.loads(json.dumps({**complete, **status})),
         },
     )
     return api

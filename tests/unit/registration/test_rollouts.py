@@ -23,7 +23,7 @@ profiles:
 
 def test_new_conditions_are_published_when_the_rollout_is_complete() -> None:
     old = installed()
-    before = old.webhooks()
+    webhooks = old.webhooks()
     new = take_over(old, NEW)
     digest = configurations.digest(make_profiles(NEW))
     assert digest != DIGEST
@@ -31,10 +31,10 @@ def test_new_conditions_are_published_when_the_rollout_is_complete() -> None:
     new.roll_out(updatedReplicas=1, replicas=3)
     new.conditions = [DIGEST, DIGEST, digest]
     new.reconcile_times()
-    assert new.webhooks() == before
+    assert new.webhooks() == webhooks
     new.conditions = [digest, digest]
     new.reconcile_times()
-    assert new.webhooks() == before
+    assert new.webhooks() == webhooks
     new.roll_out()
     new.reconcile_times()
     assert "example.com/wait" in new.webhooks()[0]["matchConditions"][0]["expression"]
@@ -42,13 +42,13 @@ def test_new_conditions_are_published_when_the_rollout_is_complete() -> None:
 
 def test_blanked_bundle_is_restored_during_a_rollout() -> None:
     old = installed()
-    before = old.webhooks()
+    webhooks = old.webhooks()
     new = take_over(old, NEW)
     new.roll_out(updatedReplicas=1, replicas=3)
     new.edit(blank)
     new.edit(blank, VALIDATING)
     new.reconcile_times(1)
-    assert new.webhooks() == before
+    assert new.webhooks() == webhooks
     assert len(new.bundles()) == 1
 
 

@@ -73,20 +73,20 @@ class World:
             Replica(
                 f"10.0.0.{number}",
                 called=True,
-                certificate=self.served if known is not None else None,
-                conditions=known,
+                certificate=self.served if digest is not None else None,
+                conditions=digest,
             )
-            for number, known in enumerate(self.conditions)
+            for number, digest in enumerate(self.conditions)
         ]
 
     def roll_out(self, **status: int) -> None:
-        done = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2}
+        complete = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2}
         self.api.put(
             DEPLOYMENT,
             {
                 "metadata": {"generation": 3},
                 "spec": {"replicas": 2},
-                "status": {**done, "availableReplicas": 2, **status},
+                "status": {**complete, "availableReplicas": 2, **status},
             },
         )
 
@@ -102,17 +102,17 @@ class World:
         self.local += days * 86_400
 
     def data(self, secret: str) -> dict[str, bytes]:
-        found = self.api.objects[f"{SECRETS}/{secret}"]["data"]
-        return {key: base64.b64decode(value) for key, value in found.items()}
+        encoded = self.api.objects[f"{SECRETS}/{secret}"]["data"]
+        return {key: base64.b64decode(value) for key, value in encoded.items()}
 
     def webhooks(self, path: str = MUTATING) -> list[dict[str, Any]]:
         return list(self.api.objects[path].get("webhooks", ()))
 
     def bundles(self) -> set[bytes]:
         return {
-            base64.b64decode(one["clientConfig"].get("caBundle", ""))
+            base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
             for path in (MUTATING, VALIDATING)
-            for one in self.webhooks(path)
+            for webhook in self.webhooks(path)
         }
 
     def metric(self, name: str) -> float | None:
@@ -120,9 +120,9 @@ class World:
 
     def edit(self, change: Callable[[dict[str, Any]], None], path: str = MUTATING) -> None:
         """Change a configuration as another client."""
-        found = copy.deepcopy(self.api.objects[path])
-        change(found)
-        self.api.put(path, found)
+        configuration = copy.deepcopy(self.api.objects[path])
+        change(configuration)
+        self.api.put(path, configuration)
 
     def writes(self) -> list[str]:
         return [f"{method} {path.rpartition('/')[2]}" for method, path in self.api.writes()]
@@ -135,30 +135,30 @@ def installed(**settings: Any) -> World:
     return world
 
 
-def blank(found: dict[str, Any]) -> None:
-    found["webhooks"][0]["clientConfig"]["caBundle"] = ""
+def blank(configuration: dict[str, Any]) -> None:
+    configuration["webhooks"][0]["clientConfig"]["caBundle"] = ""
 
 
-def widen(found: dict[str, Any]) -> None:
-    found["webhooks"][0]["matchConditions"] = []
+def widen(configuration: dict[str, Any]) -> None:
+    configuration["webhooks"][0]["matchConditions"] = []
 
 
-def idle(found: dict[str, Any]) -> None:
-    found["webhooks"][0]["matchConditions"].append(configurations.NOT_YET)
+def idle(configuration: dict[str, Any]) -> None:
+    configuration["webhooks"][0]["matchConditions"].append(configurations.NOT_YET)
 
 
 EMPTY_SECRET = {"data": {"tls.crt": "", "tls.key": ""}}
 
 
-def blank_all(found: dict[str, Any]) -> None:
-    for one in found["webhooks"]:
-        one["clientConfig"]["caBundle"] = ""
+def blank_all(configuration: dict[str, Any]) -> None:
+    for webhook in configuration["webhooks"]:
+        webhook["clientConfig"]["caBundle"] = ""
 
 
 def take_over(world: World, yaml: str) -> World:
     """Return a leader with another configuration in the same cluster."""
-    other = World(yaml=yaml)
-    other.api.objects = world.api.objects
-    other.conditions = world.conditions
-    other.served = world.served
-    return other
+    successor = World(yaml=yaml)
+    successor.api.objects = world.api.objects
+    successor.conditions = world.conditions
+    successor.served = world.served
+    return successor

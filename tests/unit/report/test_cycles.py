@@ -38,7 +38,9 @@ def pod(name: str, after: str) -> dict[str, Any]:
 
 
 def job_set(name: str, *after: str) -> dict[str, Any]:
-    jobs = [{"template": {"spec": workload("Job", "j", each)["spec"]}} for each in after]
+    jobs = [
+        {"template": {"spec": workload("Job", "j", dependency)["spec"]}} for dependency in after
+    ]
     document = {"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet"}
     return {**document, "metadata": {"name": name}, "spec": {"replicatedJobs": jobs}}
 
@@ -104,9 +106,9 @@ DB = workload("StatefulSet", "db", "job/migrate:Complete")
     ],
 )
 def test_find_cycle(documents: list[dict[str, Any]], expected: list[str]) -> None:
-    found = cycles.find(documents, "default")
-    assert sorted(set(found)) == expected
-    assert found[:1] == found[-1:]
+    cycle = cycles.find(documents, "default")
+    assert sorted(set(cycle)) == expected
+    assert cycle[:1] == cycle[-1:]
 
 
 def test_cycle_follows_dependency_order() -> None:
@@ -115,15 +117,17 @@ def test_cycle_follows_dependency_order() -> None:
         workload("Job", "b", "job/c"),
         workload("Job", "c", "job/a"),
     ]
-    found = cycles.find(documents, "default")
-    steps = dict(pairwise(found))
+    cycle = cycles.find(documents, "default")
+    steps = dict(pairwise(cycle))
     assert steps == {"job/a": "job/b", "job/b": "job/c", "job/c": "job/a"}
 
 
 def test_preview_fails_on_a_cycle(tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
     pods = [pod(*names) for names in (("a", "pod/b"), ("b", "pod/a"))]
-    file.write_text(yaml.safe_dump_all({**one, "spec": {"containers": []}} for one in pods))
-    done = CliRunner().invoke(main.cli, ["preview", "-f", str(file)])
-    assert done.exit_code == 1
-    assert "wait for each other: pod/" in str(done.exception) + done.output
+    file.write_text(
+        yaml.safe_dump_all({**document, "spec": {"containers": []}} for document in pods)
+    )
+    result = CliRunner().invoke(main.cli, ["preview", "-f", str(file)])
+    assert result.exit_code == 1
+    assert "wait for each other: pod/" in str(result.exception) + result.output

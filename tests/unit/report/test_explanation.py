@@ -61,8 +61,8 @@ def explained(
         }
         status["conditions"] = [scheduled_condition]
     pod = msgspec.convert({**source, "status": status}, PodWithStatus)
-    seen = trace.mutate(DECIDER.profiles, read_review(source), now_ms=now_ms)
-    facts = PodFacts(pod, now_ms, seen, nodes, vm, freeze, unserved=unserved)
+    result = trace.mutate(DECIDER.profiles, read_review(source), now_ms=now_ms)
+    facts = PodFacts(pod, now_ms, result, nodes, vm, freeze, unserved=unserved)
     sections = explanation.explain(facts, DECIDER)
     assert all(line.isprintable() for section in sections for line in section.lines)
     return {section.title.partition("/")[0]: "\n".join(section.lines) for section in sections}
@@ -99,13 +99,13 @@ def test_pod_in_a_frozen_namespace() -> None:
     assert state(report) == "is held: namespace default is frozen: incident 42"
     assert report["What to do"].startswith("end the freeze: holdfast thaw -n default\nwait, or rel")
 
-    ends = Freeze("holdfast-system", "x", CREATED_MS + 60 * SECOND, everywhere=True)
-    report = explained(held({"delay": "15"}), freeze=ends)
+    freeze = Freeze("holdfast-system", "x", CREATED_MS + 60 * SECOND, everywhere=True)
+    report = explained(held({"delay": "15"}), freeze=freeze)
     assert state(report) == "is held until 2026-03-01T12:01:00Z (55s left)"
     assert "all namespaces are frozen until 2026-03-01T12:01:00Z: x" in report["Annotations"]
     assert "holdfast thaw --all" in report["What to do"]
 
-    report = explained(held({"delay": "2m"}), freeze=ends)
+    report = explained(held({"delay": "2m"}), freeze=freeze)
     assert "frozen" not in str(report)
     assert "thaw" not in report["What to do"]
 
@@ -117,16 +117,16 @@ def test_pod_with_delay_and_pace() -> None:
 
 
 def test_released_pod() -> None:
-    marks = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}
-    report = explained(make_pod({"delay": "15", **marks}, node="n1"), phase="Running")
+    annotations = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}
+    report = explained(make_pod({"delay": "15", **annotations}, node="n1"), phase="Running")
     released = "Holdfast released it at 2026-03-01T12:00:15Z"
     assert state(report) == f"is not held: it is on n1, Running; {released}"
     assert "none of them counts any longer: the pod has been released" in report["Annotations"]
 
-    marks["holdfast.dev/approved-by"] = "jane"
-    assert "jane" not in state(explained(make_pod(marks)))  # it never requested an approval
-    marks["holdfast.dev/approval"] = "release 2.4"
-    assert state(explained(make_pod(marks))).endswith(f"; {released}, approved by jane")
+    annotations["holdfast.dev/approved-by"] = "jane"
+    assert "jane" not in state(explained(make_pod(annotations)))  # it never requested an approval
+    annotations["holdfast.dev/approval"] = "release 2.4"
+    assert state(explained(make_pod(annotations))).endswith(f"; {released}, approved by jane")
 
 
 def test_delay_from_owner() -> None:
@@ -212,9 +212,9 @@ def test_scheduling_gated_condition_is_not_reported() -> None:
 def test_delay_gate_removed_early_by_another_client(
     annotations: dict[str, str | None], facts: dict[str, Any], *, early: bool
 ) -> None:
-    written = {"held": "delay=15s", **annotations}
-    ours = {f"holdfast.dev/{key}": text for key, text in written.items() if text}
-    report = explained(make_pod({"delay": "15", **ours}), **{"now_ms": NOW_MS, **facts})
+    values = {"held": "delay=15s", **annotations}
+    prefixed = {f"holdfast.dev/{key}": value for key, value in values.items() if value}
+    report = explained(make_pod({"delay": "15", **prefixed}), **{"now_ms": NOW_MS, **facts})
     due = "holdfast.dev/delay: removed by someone else before the due time 2026-03-01T12:00:15Z"
     assert report.get("Gates") == (f"{due}; the guard would prevent it" if early else None)
 
@@ -249,8 +249,8 @@ def test_other_gates_removed_early_by_another_client(
     annotations: dict[str, str], owners: list[dict[str, Any]], expected: str
 ) -> None:
     labels = {HELD_LABEL: "true"} if annotations.get("held") is None else {}
-    ours = {f"holdfast.dev/{key}": text for key, text in annotations.items() if text}
-    pod = make_pod({"holdfast.dev/profile": "*", **ours}, labels=labels, owners=owners)
+    prefixed = {f"holdfast.dev/{key}": value for key, value in annotations.items() if value}
+    pod = make_pod({"holdfast.dev/profile": "*", **prefixed}, labels=labels, owners=owners)
     assert explained(pod).get("Gates", "") == (
         expected and f"{expected}; the guard would prevent it"
     )
@@ -298,8 +298,8 @@ def test_pod_without_hold_annotations() -> None:
 def test_pod_without_a_profile() -> None:
     decider = make_decider("profiles: [{schedulerName: batch}]")
     pod = msgspec.convert(make_pod({}), PodWithStatus)
-    seen = trace.mutate(decider.profiles, read_review(make_pod({})), now_ms=NOW_MS)
-    sections = explanation.explain(PodFacts(pod, NOW_MS, seen), decider)
+    result = trace.mutate(decider.profiles, read_review(make_pod({})), now_ms=NOW_MS)
+    sections = explanation.explain(PodFacts(pod, NOW_MS, result), decider)
     (lines,) = [section.lines for section in sections if section.title == "Decision"]
     assert lines == ['no profile serves schedulerName "default-scheduler"']
 
@@ -335,7 +335,7 @@ def test_each_gate_names_its_hold() -> None:
 
 def test_annotations_of_every_hold_and_mistyped_keys() -> None:
     requested = {"window": "Mon 00:00-01:00 Europe/Berlin", "pace": "2", "apprval": "x"}
-    keys = {f"holdfast.dev/{key}": text for key, text in requested.items()}
+    keys = {f"holdfast.dev/{key}": value for key, value in requested.items()}
     gates = ["holdfast.dev/window", PACE]
     local, cure = "(Mon 00:00 Europe/Berlin)", "did you mean holdfast.dev/approval?"
     assert explained(held(keys, gates=gates))["Annotations"].splitlines()[1:4] == [
@@ -373,7 +373,7 @@ APPROVAL = {"delay": "15", "holdfast.dev/approval": "2.4"}
     ],
 )
 def test_approval_state_and_advice(marks: dict[str, str], meaning: str, advice: str) -> None:
-    annotations = {**APPROVAL, **{f"holdfast.dev/{key}": text for key, text in marks.items()}}
+    annotations = {**APPROVAL, **{f"holdfast.dev/{key}": value for key, value in marks.items()}}
     report = explained(held(annotations, gates=[GATE, "holdfast.dev/approval"]))
     assert f'holdfast.dev/approval: "2.4"{meaning}\n' in report["Annotations"] + "\n"
     assert report["What to do"] == advice
@@ -389,8 +389,8 @@ def test_approval_state_and_advice(marks: dict[str, str], meaning: str, advice: 
 def test_annotation_added_after_creation_has_no_effect(
     gates: list[str], labels: dict[str, str]
 ) -> None:
-    added = {"holdfast.dev/profile": "*", "holdfast.dev/approval": "x", PACE: "2"}
-    report = explained(make_pod(added, gates=gates, labels=labels))
+    annotations = {"holdfast.dev/profile": "*", "holdfast.dev/approval": "x", PACE: "2"}
+    report = explained(make_pod(annotations, gates=gates, labels=labels))
     assert "removed by someone else" not in report.get("Gates", "")
     for key, value in (("holdfast.dev/approval", "x"), (PACE, "2")):
         effect = f"no effect: gate {key}, which is added at creation, is missing"

@@ -47,19 +47,19 @@ def test_held_by(annotations: dict[str, str], gates: list[str], expected: str) -
 
 
 def test_due_time_and_time_left() -> None:
-    one = described({"delay": "1h"})
-    assert one.due_ms == CREATED_MS + HOUR
-    assert held_pods.left(one, CREATED_MS + SECOND) == "59m59s"
-    assert held_pods.left(one, CREATED_MS + HOUR + 90 * SECOND) == "overdue 1m30s"
-    assert not one.is_overdue(CREATED_MS + HOUR - 1)
-    assert one.is_overdue(CREATED_MS + HOUR)
+    held_pod = described({"delay": "1h"})
+    assert held_pod.due_ms == CREATED_MS + HOUR
+    assert held_pods.left(held_pod, CREATED_MS + SECOND) == "59m59s"
+    assert held_pods.left(held_pod, CREATED_MS + HOUR + 90 * SECOND) == "overdue 1m30s"
+    assert not held_pod.is_overdue(CREATED_MS + HOUR - 1)
+    assert held_pod.is_overdue(CREATED_MS + HOUR)
 
 
 def test_gate_of_a_plugin_that_is_not_installed_has_no_due_time() -> None:
-    one = described({"delay": "15"}, gates=[GATE, "holdfast.dev/remote"])
-    assert one.due_ms is None
-    assert held_pods.left(one, CREATED_MS) == "unknown"
-    assert one.remark == ""
+    held_pod = described({"delay": "15"}, gates=[GATE, "holdfast.dev/remote"])
+    assert held_pod.due_ms is None
+    assert held_pods.left(held_pod, CREATED_MS) == "unknown"
+    assert held_pod.remark == ""
 
 
 class Remote(Plugin):
@@ -95,21 +95,21 @@ def test_installed_plugin_may_have_no_due_time() -> None:
 def test_earliest_due_time_of_a_pod_with_delay_and_event(
     requested: dict[str, str], waits: str
 ) -> None:
-    one = described({"delay": "15", **requested}, gates=[GATE, *requested])
+    held_pod = described({"delay": "15", **requested}, gates=[GATE, *requested])
     now_ms = CREATED_MS + 2 * SECOND
-    assert held_pods.left(one, now_ms) == ">=13s"
-    wide = held_pods.row(one, now_ms, wide=True)
-    assert wide[-4] == ">=2026-03-01T12:00:15Z"
-    assert wide[-1] == f"delay until 2026-03-01T12:00:15Z; {waits}"
-    later = held_pods.row(one, now_ms + HOUR, wide=True)
-    assert (later[1], later[-4], later[-1]) == ("unknown", "-", waits)
+    assert held_pods.left(held_pod, now_ms) == ">=13s"
+    row = held_pods.row(held_pod, now_ms, wide=True)
+    assert row[-4] == ">=2026-03-01T12:00:15Z"
+    assert row[-1] == f"delay until 2026-03-01T12:00:15Z; {waits}"
+    later_row = held_pods.row(held_pod, now_ms + HOUR, wide=True)
+    assert (later_row[1], later_row[-4], later_row[-1]) == ("unknown", "-", waits)
 
 
 def test_unreadable_owner_gives_the_latest_due_time() -> None:
     owner = owner_of("ReplicaSet", "web", "u", api_version="apps/v1")
-    one = described({"delay": "15", "holdfast.dev/delay-from": "owner"}, owners=[owner])
-    assert held_pods.left(one, CREATED_MS) == "<=15s"
-    assert one.remark.startswith("delay: at the latest: the delay counts from ReplicaSet web")
+    held_pod = described({"delay": "15", "holdfast.dev/delay-from": "owner"}, owners=[owner])
+    assert held_pods.left(held_pod, CREATED_MS) == "<=15s"
+    assert held_pod.remark.startswith("delay: at the latest: the delay counts from ReplicaSet web")
 
 
 def test_pods_are_sorted_by_due_time_with_unknown_last() -> None:
@@ -119,21 +119,21 @@ def test_pods_are_sorted_by_due_time_with_unknown_last() -> None:
         held({"delay": "1h"}, name="early"),
         held({"delay": "1h"}, name="not-ours", gates=["example.com/gate"]),
     ]
-    found = held_pods.held_pods(map(Pod.of, pods), make_decider())
-    assert [one.name for one in found] == ["early", "late", "unknown"]
+    result = held_pods.held_pods(map(Pod.of, pods), make_decider())
+    assert [held_pod.name for held_pod in result] == ["early", "late", "unknown"]
 
 
 def test_row_and_document() -> None:
     owner = {"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
     source = held({"delay": "15", "holdfast.dev/profile": "*"})
     source["metadata"]["ownerReferences"] = [{**owner, "controller": False, "name": "x"}, owner]
-    one = held_pods.described(Pod.of(source), make_decider())
+    held_pod = held_pods.described(Pod.of(source), make_decider())
     now_ms = CREATED_MS + 5 * SECOND
-    assert held_pods.row(one, now_ms) == ["web-0", "10s", "5s", "ReplicaSet/web", "delay=15s"]
-    wide = held_pods.row(one, now_ms, wide=True)
-    assert wide[-4:] == ["2026-03-01T12:00:15Z", GATE, "*", "-"]
+    assert held_pods.row(held_pod, now_ms) == ["web-0", "10s", "5s", "ReplicaSet/web", "delay=15s"]
+    row = held_pods.row(held_pod, now_ms, wide=True)
+    assert row[-4:] == ["2026-03-01T12:00:15Z", GATE, "*", "-"]
     created = "2026-03-01T12:00:00Z"
-    assert held_pods.document(one, now_ms) == {
+    assert held_pods.document(held_pod, now_ms) == {
         "metadata": {"namespace": "default", "name": "web-0", "creationTimestamp": created},
         "heldBy": "delay=15s",
         "gates": [GATE],
@@ -149,10 +149,10 @@ def test_row_and_document() -> None:
 
 
 def test_ended_hold() -> None:
-    ended = replace(described({"delay": "15"}), ended="released")
-    assert held_pods.row(ended, CREATED_MS + HOUR)[1] == "released"
-    assert held_pods.document(ended, CREATED_MS)["ended"] == "released"
-    assert not ended.is_overdue(CREATED_MS + HOUR)
+    held_pod = replace(described({"delay": "15"}), ended="released")
+    assert held_pods.row(held_pod, CREATED_MS + HOUR)[1] == "released"
+    assert held_pods.document(held_pod, CREATED_MS)["ended"] == "released"
+    assert not held_pod.is_overdue(CREATED_MS + HOUR)
 
 
 def test_invalid_annotation_has_a_remark() -> None:
@@ -160,31 +160,33 @@ def test_invalid_annotation_has_a_remark() -> None:
 
 
 def test_pod_in_a_frozen_namespace_is_due_when_the_freeze_ends() -> None:
-    pod, other = (Pod.of(held({"delay": "15"}, namespace=name)) for name in ("shop", "other"))
-    until = CREATED_MS + HOUR
-    freezes = {"shop": Freeze("shop", "incident 42", until)}
-    (first, last) = held_pods.held_pods([pod, other], make_decider(), freezes.get)
+    pod, other_pod = (Pod.of(held({"delay": "15"}, namespace=name)) for name in ("shop", "other"))
+    end_ms = CREATED_MS + HOUR
+    freezes = {"shop": Freeze("shop", "incident 42", end_ms)}
+    (first, last) = held_pods.held_pods([pod, other_pod], make_decider(), freezes.get)
     assert (first.namespace, first.held_by) == ("other", "delay=15s")
-    assert (last.due_ms, last.held_by) == (until, "delay=15s, freeze=incident 42")
+    assert (last.due_ms, last.held_by) == (end_ms, "delay=15s, freeze=incident 42")
     assert last.remark == "namespace shop is frozen until 2026-03-01T13:00:00Z: incident 42"
-    assert not last.is_overdue(until - 1)
+    assert not last.is_overdue(end_ms - 1)
 
 
 def test_freeze_that_ends_before_the_due_time_is_not_shown() -> None:
     freeze = Freeze("default", "x", CREATED_MS + 1_000)
-    one = held_pods.described(Pod.of(held({"delay": "15"})), make_decider(), freeze)
-    assert (one.held_by, one.due_ms) == ("delay=15s", CREATED_MS + 15_000)
+    held_pod = held_pods.described(Pod.of(held({"delay": "15"})), make_decider(), freeze)
+    assert (held_pod.held_by, held_pod.due_ms) == ("delay=15s", CREATED_MS + 15_000)
 
 
 def test_freeze_is_a_lower_bound_for_an_unknown_due_time() -> None:
     pod = Pod.of(held({"delay": "15", APPROVAL: "2.4"}, gates=[GATE, APPROVAL]))
-    until = "namespace default is frozen until 2026-03-01T13:00:00Z: x"
-    one = held_pods.described(pod, make_decider(), Freeze("default", "x", CREATED_MS + HOUR))
-    assert (one.held_by, one.due_ms) == ("delay=15s, approval=2.4, freeze=x", None)
-    assert held_pods.left(one, CREATED_MS) == ">=1h"
-    assert one.remark_at(CREATED_MS) == f"{until}; approval: 2.4"
-    short = held_pods.described(pod, make_decider(), Freeze("default", "x", CREATED_MS + 5_000))
-    assert held_pods.left(short, CREATED_MS) == ">=15s"
+    remark = "namespace default is frozen until 2026-03-01T13:00:00Z: x"
+    held_pod = held_pods.described(pod, make_decider(), Freeze("default", "x", CREATED_MS + HOUR))
+    assert (held_pod.held_by, held_pod.due_ms) == ("delay=15s, approval=2.4, freeze=x", None)
+    assert held_pods.left(held_pod, CREATED_MS) == ">=1h"
+    assert held_pod.remark_at(CREATED_MS) == f"{remark}; approval: 2.4"
+    briefly_frozen = held_pods.described(
+        pod, make_decider(), Freeze("default", "x", CREATED_MS + 5_000)
+    )
+    assert held_pods.left(briefly_frozen, CREATED_MS) == ">=15s"
 
 
 def test_lower_bound_determines_order_and_document_fields() -> None:
@@ -201,7 +203,10 @@ def test_lower_bound_determines_order_and_document_fields() -> None:
 
 def test_long_text_is_truncated_only_in_the_narrow_table() -> None:
     reason = "schema change of release 2.4, as agreed with the team"
-    one = described({"delay": "15", "holdfast.dev/approval": reason}, gates=[GATE, APPROVAL])
-    assert held_pods.row(one, CREATED_MS)[4] == "delay=15s, approval=schema change of release 2.4,…"
-    wide = held_pods.row(one, CREATED_MS, wide=True)
-    assert wide[4] == f"delay=15s, approval={reason}"
+    held_pod = described({"delay": "15", "holdfast.dev/approval": reason}, gates=[GATE, APPROVAL])
+    assert (
+        held_pods.row(held_pod, CREATED_MS)[4]
+        == "delay=15s, approval=schema change of release 2.4,…"
+    )
+    row = held_pods.row(held_pod, CREATED_MS, wide=True)
+    assert row[4] == f"delay=15s, approval={reason}"

@@ -29,8 +29,8 @@ def explained(
     source: dict[str, Any], *, template: Template | None = None, nodes: Sequence[NodeState] = ()
 ) -> dict[str, str]:
     pod = msgspec.convert({**source, "status": {"phase": "Pending"}}, PodWithStatus)
-    seen = trace.mutate(DECIDER.profiles, read_review(source), now_ms=CREATED_MS)
-    facts = PodFacts(pod, CREATED_MS, seen, nodes, template=template)
+    result = trace.mutate(DECIDER.profiles, read_review(source), now_ms=CREATED_MS)
+    facts = PodFacts(pod, CREATED_MS, result, nodes, template=template)
     return {
         section.title.partition(" ")[0]: "\n".join(section.lines)
         for section in explanation.explain(facts, DECIDER)
@@ -44,8 +44,8 @@ def requiring(pod: dict[str, Any], *values: tuple[str, str], field: str = "") ->
         ]
     }
     if field:
-        named = {"key": "metadata.name", "operator": "In", "values": field.split()}
-        term["matchFields"] = [{**named, "values": [one]} for one in field.split()]
+        expression = {"key": "metadata.name", "operator": "In", "values": field.split()}
+        term["matchFields"] = [{**expression, "values": [name]} for name in field.split()]
     required = {"nodeSelectorTerms": [term]}
     pod["spec"]["affinity"] = {
         "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
@@ -58,13 +58,13 @@ def test_pod_conflicts_with_a_placement_rule() -> None:
     pod["spec"]["nodeSelector"] = {ROLE: "core"}
     report = explained(requiring(pod, (ROLE, "edge")))
     advice = "change one of the requirements that exclude each other: "
-    clash = (
+    conflict = (
         f'no node can meet "{ROLE} In [core]" (nodeSelector) and "{ROLE} In [edge]" '
         "(placement rule space)"
     )
 
-    assert report["Nodes"] == clash
-    assert report["What"].startswith(advice + clash)
+    assert report["Nodes"] == conflict
+    assert report["What"].startswith(advice + conflict)
 
 
 def test_pod_conflicts_with_its_recorded_node() -> None:

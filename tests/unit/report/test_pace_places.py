@@ -50,15 +50,15 @@ STARTING = [
 
 
 def test_places_follow_due_time_and_count_starting_pods() -> None:
-    found = lines().places([paced("b", waits=5), paced("a", waits=3), *STARTING], "")
-    assert {name: str(one) for (_, name), one in found.items()} == {
+    places = lines().places([paced("b", waits=5), paced("a", waits=3), *STARTING], "")
+    assert {name: str(place) for (_, name), place in places.items()} == {
         "a": "pace jvm: 2 of 2 starting, 1st in line",
         "b": "pace jvm: 2 of 2 starting, 2nd in line",
     }
-    one = held_pods.described(paced("b", waits=5), DECIDER, place=found["default", "b"])
-    assert held_pods.left(one, NOW_MS) == "2nd in line"
-    assert one.remark == "pace jvm: 2 of 2 starting, 2nd in line"
-    assert held_pods.document(one, NOW_MS)["placeInLine"] == 2
+    held_pod = held_pods.described(paced("b", waits=5), DECIDER, place=places["default", "b"])
+    assert held_pods.left(held_pod, NOW_MS) == "2nd in line"
+    assert held_pod.remark == "pace jvm: 2 of 2 starting, 2nd in line"
+    assert held_pods.document(held_pod, NOW_MS)["placeInLine"] == 2
 
 
 @pytest.mark.parametrize(
@@ -99,14 +99,14 @@ def test_places_follow_due_time_and_count_starting_pods() -> None:
     ],
 )
 def test_place_of_a_pod(pod: PacedPod, expected: str) -> None:
-    found = lines().places([pod, *STARTING], "")
-    assert "".join(map(str, found.values())) == expected
+    places = lines().places([pod, *STARTING], "")
+    assert "".join(map(str, places.values())) == expected
 
 
 def test_pods_past_the_start_timeout_do_not_count() -> None:
-    late = msgspec.structs.replace(STARTING[0])
-    then = PaceLines(DECIDER, CREATED_MS + 302 * SECOND, lambda _: False)
-    (place,) = then.places([paced("a", waits=3), late], "").values()
+    late_pod = msgspec.structs.replace(STARTING[0])
+    later_lines = PaceLines(DECIDER, CREATED_MS + 302 * SECOND, lambda _: False)
+    (place,) = later_lines.places([paced("a", waits=3), late_pod], "").values()
     assert place.starting == 0
 
 
@@ -117,8 +117,8 @@ def test_pods_in_a_frozen_namespace_have_no_place() -> None:
 
 def test_each_owner_has_its_own_line() -> None:
     owners = [[owner_of("ReplicaSet", name, name)] for name in ("web", "db")]
-    pods = [paced(str(at), "own", waits=1, owners=one) for at, one in enumerate(owners)]
-    assert [one.number for one in lines().places(pods, "").values()] == [1, 1]
+    pods = [paced(str(number), "own", waits=1, owners=owner) for number, owner in enumerate(owners)]
+    assert [place.number for place in lines().places(pods, "").values()] == [1, 1]
 
 
 def test_namespaces_to_read() -> None:

@@ -39,17 +39,17 @@ def workload(kind: str, group: str, annotations: Any, **spec: Any) -> dict[str, 
 
 
 def previewed(document: dict[str, Any], namespace: str = "default") -> Preview:
-    (seen,) = OfflinePreview(PIPELINE, namespace, CREATED_MS).preview(document)
-    return seen
+    (result,) = OfflinePreview(PIPELINE, namespace, CREATED_MS).preview(document)
+    return result
 
 
 def test_held_pod() -> None:
-    seen = previewed(pod({"delay": "15"}))
-    assert seen.what == "Pod default/web"
-    assert seen.refusals == []
-    assert "+    holdfast.dev/held: delay=15s" in seen.diff
-    assert "+  - name: holdfast.dev/delay" in seen.diff
-    assert not [line for line in seen.diff if line.startswith("-")]
+    result = previewed(pod({"delay": "15"}))
+    assert result.what == "Pod default/web"
+    assert result.refusals == []
+    assert "+    holdfast.dev/held: delay=15s" in result.diff
+    assert "+  - name: holdfast.dev/delay" in result.diff
+    assert not [line for line in result.diff if line.startswith("-")]
 
 
 def test_manifest_is_not_modified() -> None:
@@ -70,13 +70,13 @@ def test_manifest_is_not_modified() -> None:
     ],
 )
 def test_template_is_previewed_as_its_pods(kind: str, group: str) -> None:
-    seen = previewed(workload(kind, group, {"delay": "15"}))
-    assert seen.what == f"{kind} shop/web"
-    assert "+  - name: holdfast.dev/delay" in seen.diff
-    assert "ownerReferences" not in "".join(seen.diff)
-    rejected = previewed(workload(kind, group, {"delay": "soon"}))
-    assert len(rejected.refusals) == 1
-    assert 'template.metadata: annotation delay: invalid value "soon"' in rejected.refusals[0]
+    result = previewed(workload(kind, group, {"delay": "15"}))
+    assert result.what == f"{kind} shop/web"
+    assert "+  - name: holdfast.dev/delay" in result.diff
+    assert "ownerReferences" not in "".join(result.diff)
+    rejection = previewed(workload(kind, group, {"delay": "soon"}))
+    assert len(rejection.refusals) == 1
+    assert 'template.metadata: annotation delay: invalid value "soon"' in rejection.refusals[0]
 
 
 def test_daemon_set_pods_are_not_placed() -> None:
@@ -87,8 +87,8 @@ def test_daemon_set_pods_are_not_placed() -> None:
 
 
 def test_active_deadline_shorter_than_the_delay_is_a_warning() -> None:
-    seen = previewed(workload("Job", "batch", {"delay": "1h"}, activeDeadlineSeconds=60))
-    assert any("activeDeadlineSeconds=60 expires" in warning for warning in seen.warnings)
+    result = previewed(workload("Job", "batch", {"delay": "1h"}, activeDeadlineSeconds=60))
+    assert any("activeDeadlineSeconds=60 expires" in warning for warning in result.warnings)
 
 
 def test_vm_is_validated_but_its_template_is_not_mutated() -> None:
@@ -128,23 +128,30 @@ def test_templates_of_other_kinds_are_validated() -> None:
 
 def several(kind: str, *annotations: dict[str, str]) -> dict[str, Any]:
     """Make a JobSet or LeaderWorkerSet with one template for each set of annotations."""
-    parts = [
-        {"metadata": {"annotations": each, "labels": {"part": str(index)}}, "spec": {}}
-        for index, each in enumerate(annotations)
+    templates = [
+        {
+            "metadata": {"annotations": template_annotations, "labels": {"part": str(index)}},
+            "spec": {},
+        }
+        for index, template_annotations in enumerate(annotations)
     ]
     document = {"kind": kind, "metadata": {"name": "x"}}
     if kind == "JobSet":
-        jobs = [{"name": "j", "template": {"spec": {"template": part}}} for part in parts]
+        jobs = [
+            {"name": "j", "template": {"spec": {"template": template}}} for template in templates
+        ]
         version = "jobset.x-k8s.io/v1alpha2"
         return {**document, "apiVersion": version, "spec": {"replicatedJobs": jobs}}
-    named = dict(zip(("workerTemplate", "leaderTemplate"), parts, strict=True))
+    named_templates = dict(zip(("workerTemplate", "leaderTemplate"), templates, strict=True))
     version = "leaderworkerset.x-k8s.io/v1"
-    return {**document, "apiVersion": version, "spec": {"leaderWorkerTemplate": named}}
+    return {**document, "apiVersion": version, "spec": {"leaderWorkerTemplate": named_templates}}
 
 
 WHERE = {
     "JobSet": [f"spec.replicatedJobs[{index}].template.spec.template" for index in (0, 1)],
-    "LeaderWorkerSet": [f"spec.leaderWorkerTemplate.{one}Template" for one in ("worker", "leader")],
+    "LeaderWorkerSet": [
+        f"spec.leaderWorkerTemplate.{role}Template" for role in ("worker", "leader")
+    ],
 }
 
 
@@ -168,10 +175,10 @@ def test_warning_about_a_workload_is_shown_once() -> None:
 @pytest.mark.parametrize("kind", WHERE)
 def test_misplaced_annotations_of_each_template_are_a_warning(kind: str) -> None:
     document = several(kind, {}, {})
-    for (_, part), value in zip(preview.templates(document), ("1s", "2s"), strict=True):
-        part["spec"]["annotations"] = {"holdfast.dev/delay": value}
-    seen = OfflinePreview(PIPELINE, "shop", CREATED_MS).preview(document)
-    assert list(seen[0].warnings) == [
+    for (_, template), value in zip(preview.templates(document), ("1s", "2s"), strict=True):
+        template["spec"]["annotations"] = {"holdfast.dev/delay": value}
+    results = OfflinePreview(PIPELINE, "shop", CREATED_MS).preview(document)
+    assert list(results[0].warnings) == [
         f'{path}.spec.annotations is not a field: move "holdfast.dev/delay" to '
         f"{path}.metadata.annotations"
         for path in WHERE[kind]
@@ -187,9 +194,9 @@ def test_each_template_is_selected_by_its_labels() -> None:
     assert "admission.objectSelector" in first.warnings[-1]
 
     scope = AdmissionScope(pipeline.profiles.selectors, lambda _: {})
-    outside = several("JobSet", {}, {"delay": "15"})
-    (seen,) = OfflinePreview(pipeline, "kube-system", CREATED_MS, scope).preview(outside)
-    assert "not sent to Holdfast" in seen.warnings[0]
+    job_set = several("JobSet", {}, {"delay": "15"})
+    (result,) = OfflinePreview(pipeline, "kube-system", CREATED_MS, scope).preview(job_set)
+    assert "not sent to Holdfast" in result.warnings[0]
 
 
 @pytest.mark.parametrize(
@@ -244,7 +251,7 @@ def test_forged_finalizer_is_rejected() -> None:
     ],
 )
 def test_objects(document: Any, kinds: list[str]) -> None:
-    assert [one["kind"] for one in preview.objects(document)] == kinds
+    assert [manifest["kind"] for manifest in preview.objects(document)] == kinds
 
 
 @pytest.mark.parametrize(
@@ -271,14 +278,14 @@ def test_partial_manifest_is_previewed() -> None:
     """A kustomize patch has no containers, and often no spec."""
     document = workload("Deployment", "apps", {"delay": "15"})
     del document["spec"]["template"]["spec"]
-    seen = previewed(document)
-    assert seen.refusals == []
-    assert "+  schedulingGates:" in seen.diff
-    assert "+  - name: holdfast.dev/delay" in seen.diff
+    result = previewed(document)
+    assert result.refusals == []
+    assert "+  schedulingGates:" in result.diff
+    assert "+  - name: holdfast.dev/delay" in result.diff
 
-    bare = {key: value for key, value in pod({"type": "space"}).items() if key != "spec"}
-    assert "+spec:" in previewed(bare).diff
-    assert previewed({**bare, "metadata": {"name": "web"}}).diff == []
+    without_spec = {key: value for key, value in pod({"type": "space"}).items() if key != "spec"}
+    assert "+spec:" in previewed(without_spec).diff
+    assert previewed({**without_spec, "metadata": {"name": "web"}}).diff == []
 
 
 def test_dry_run_compares_only_fields_that_holdfast_sets() -> None:
@@ -295,12 +302,12 @@ def test_dry_run_compares_only_fields_that_holdfast_sets() -> None:
 
 def test_template_of_an_unknown_kind() -> None:
     annotations = {"delay": "15", "holdfast.dev/delai": "15"}
-    shown = previewed(workload("Rollout", "argoproj.io", annotations))
+    result = previewed(workload("Rollout", "argoproj.io", annotations))
 
     assert preview.concerns(workload("Rollout", "argoproj.io", {}))
     assert not preview.concerns({"apiVersion": "argoproj.io/v1", "kind": "Rollout", "spec": None})
-    assert "+  schedulingGates:" in shown.diff
-    assert list(shown.warnings) == [
+    assert "+  schedulingGates:" in result.diff
+    assert list(result.warnings) == [
         (
             "Holdfast does not know kind Rollout of argoproj.io/v1: its template is not checked at "
             "kubectl apply, only its pods when they are created"
@@ -334,14 +341,14 @@ def test_pods_not_sent_to_holdfast(namespace: str, labels: dict[str, str], why: 
     del web["metadata"]["namespace"]
     web["spec"]["template"]["metadata"]["labels"] = labels
     for document in (pod({"delay": "15"}, labels=labels), web):
-        (seen,) = preview_of(document)
-        assert bool(seen.diff) is not bool(why)
-        assert bool(seen.warnings) is bool(why)
-        assert why in "".join(seen.warnings)
-    (idle,) = preview_of(pod(labels=labels))
-    assert not idle.warnings
-    assert not idle.diff
-    assert why in idle.unserved
+        (result,) = preview_of(document)
+        assert bool(result.diff) is not bool(why)
+        assert bool(result.warnings) is bool(why)
+        assert why in "".join(result.warnings)
+    (plain_result,) = preview_of(pod(labels=labels))
+    assert not plain_result.warnings
+    assert not plain_result.diff
+    assert why in plain_result.unserved
 
 
 def test_template_is_validated_even_if_its_pods_are_not_selected() -> None:
@@ -354,10 +361,10 @@ def test_workload_namespace_selects_the_profile() -> None:
     pipeline = make_pipeline(
         "profiles: [{schedulerName: '*'}, {name: shop, schedulerName: '*', namespaces: [shop]}]"
     )
-    (seen,) = OfflinePreview(pipeline, "default", CREATED_MS).preview(
+    (result,) = OfflinePreview(pipeline, "default", CREATED_MS).preview(
         workload("Job", "batch", {"delay": "15"})
     )
-    assert "+    holdfast.dev/profile: shop" in seen.diff
+    assert "+    holdfast.dev/profile: shop" in result.diff
 
 
 @pytest.mark.parametrize(
@@ -368,8 +375,8 @@ def test_workload_namespace_selects_the_profile() -> None:
     ],
 )
 def test_window_summary_says_when_it_opens_or_closes(window: str, opens: str) -> None:
-    (held,) = (step for step in previewed(pod({WINDOW: window})).steps if step.changes)
-    assert held.summary == f"adds scheduling gate {WINDOW}; {opens}"
+    (window_step,) = (step for step in previewed(pod({WINDOW: window})).steps if step.changes)
+    assert window_step.summary == f"adds scheduling gate {WINDOW}; {opens}"
     assert previewed(pod({WINDOW: "Mon"})).refusals
 
 

@@ -11,8 +11,8 @@ OTHERS = "namespace default does not match admission.namespaceSelector"
 
 
 def requirement(operator: str, *values: str) -> dict[str, Any]:
-    more = {"values": list(values)} if values else {}
-    return {"matchExpressions": [{"key": "team", "operator": operator, **more}]}
+    fields = {"values": list(values)} if values else {}
+    return {"matchExpressions": [{"key": "team", "operator": operator, **fields}]}
 
 
 @pytest.mark.parametrize(
@@ -43,12 +43,12 @@ def test_namespaces_are_selected_by_their_labels(
 
 def test_pods_are_selected_by_their_labels() -> None:
     scope = AdmissionScope(Selectors({}, {"matchLabels": {"app": "web"}}))
-    why = "the pod does not match admission.objectSelector"
-    assert scope.why_not_served("default", {}) == why
+    reason = "the pod does not match admission.objectSelector"
+    assert scope.why_not_served("default", {}) == reason
     assert scope.why_not_served("default", {"app": "web"}) == ""
 
 
 @pytest.mark.parametrize("namespace", ["kube-system", "platform"])
 def test_some_namespaces_are_never_served(namespace: str) -> None:
-    why = f"Holdfast never serves namespace {namespace}"
-    assert AdmissionScope(own="platform").why_not_served(namespace) == why
+    reason = f"Holdfast never serves namespace {namespace}"
+    assert AdmissionScope(own="platform").why_not_served(namespace) == reason

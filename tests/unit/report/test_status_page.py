@@ -66,19 +66,19 @@ LATE = HeldPodRow(("shop", "web-1"), CREATED_MS - 5 * SECOND, "delay", "annotati
 
 
 def test_held_pods_are_sorted_by_due_time() -> None:
-    seen = page([WAITS, LATE, HeldPodRow(("a", "b"), NEVER_MS)])
-    assert "3 held pods" in seen.text
-    assert seen.text.index("shop/web-1") < seen.text.index("shop/web-0") < seen.text.index("a/b")
-    assert "1m30s" in seen.text
-    assert "overdue 5s" in seen.text
-    assert "not known" in seen.text
-    assert sum(attributes.get("class") == "bad" for attributes in seen.attributes_of("th")) == 1
+    html = page([WAITS, LATE, HeldPodRow(("a", "b"), NEVER_MS)])
+    assert "3 held pods" in html.text
+    assert html.text.index("shop/web-1") < html.text.index("shop/web-0") < html.text.index("a/b")
+    assert "1m30s" in html.text
+    assert "overdue 5s" in html.text
+    assert "not known" in html.text
+    assert sum(attributes.get("class") == "bad" for attributes in html.attributes_of("th")) == 1
 
 
 def test_user_supplied_text_is_escaped() -> None:
     evil = '<script>alert("x")</script>'
     machine = StickyVm(evil, evil, evil, loose="", runs_on=evil, remark=evil)
-    seen = page(
+    html = page(
         [HeldPodRow((evil, evil), 0, evil, evil, evil)],
         [Released(("n", evil), 0, evil)],
         [Fact(evil, evil, Level.PROBLEM)],
@@ -87,21 +87,23 @@ def test_user_supplied_text_is_escaped() -> None:
         windows={evil: evil},
         selection=Selection(evil, evil),
     )
-    assert seen.count("script") == 0
-    assert seen.text.count(evil) >= 15
+    assert html.count("script") == 0
+    assert html.text.count(evil) >= 15
 
 
 def test_charts_of_next_hour_and_day_are_labelled() -> None:
-    inside = [HeldPodRow(("a", str(n)), CREATED_MS + n * MINUTE) for n in range(59)]
-    seen = page([*inside, HeldPodRow(("a", "later"), CREATED_MS + 61 * MINUTE)])
-    hour, day = (found for found in seen.attributes_of("div") if found.get("role") == "img")
+    rows = [HeldPodRow(("a", str(minute)), CREATED_MS + minute * MINUTE) for minute in range(59)]
+    html = page([*rows, HeldPodRow(("a", "later"), CREATED_MS + 61 * MINUTE)])
+    hour, day = (
+        attributes for attributes in html.attributes_of("div") if attributes.get("role") == "img"
+    )
     assert hour["aria-label"] == "Next hour: 59 of 60 held pods due"
     assert day["aria-label"] == "Next day: 60 of 60 held pods due"
-    heights = [found["style"] for found in seen.attributes_of("i")]
+    heights = [attributes["style"] for attributes in html.attributes_of("i")]
     assert heights[:60] == ["height:100%"] * 59 + ["height:0%"]
     assert heights[60:] == ["height:100%", "height:4%", *["height:0%"] * 22]
-    assert "Each bar is one minute; the highest is 1 pod." in seen.text
-    assert "the highest is 59 pods" in seen.text
+    assert "Each bar is one minute; the highest is 1 pod." in html.text
+    assert "the highest is 59 pods" in html.text
 
 
 @pytest.mark.parametrize(
@@ -113,11 +115,11 @@ def test_charts_of_next_hour_and_day_are_labelled() -> None:
     ],
 )
 def test_health_is_the_first_section(levels: Sequence[Level], expected: tuple[str, str]) -> None:
-    seen = page(facts=[Fact(f"f{number}", "v", level) for number, level in enumerate(levels)])
+    html = page(facts=[Fact(f"f{number}", "v", level) for number, level in enumerate(levels)])
     kind, text = expected
-    first = seen.attributes_of("section")[0]
-    assert first["class"] == kind
-    assert text in seen.text.split("Next hour")[0]
+    section = html.attributes_of("section")[0]
+    assert section["class"] == kind
+    assert text in html.text.split("Next hour")[0]
 
 
 GROUPED = [
@@ -127,49 +129,49 @@ GROUPED = [
 ]
 
 
-def links(seen: Page) -> list[str | None]:
-    return [found["href"] for found in seen.attributes_of("a")]
+def links(html: Page) -> list[str | None]:
+    return [attributes["href"] for attributes in html.attributes_of("a")]
 
 
 def test_pods_are_grouped_by_namespace_and_by_owner() -> None:
     assert "/?namespace=shop" in links(page(GROUPED))
-    seen = page(GROUPED, selection=Selection("shop"))
-    assert "/?namespace=shop&owner=ReplicaSet%2Fweb" in links(seen)
-    assert "3 held pods" in seen.text
-    seen = page(GROUPED, selection=Selection("shop", "ReplicaSet/web"))
-    assert "2 held pods of ReplicaSet/web" in seen.text
-    assert "shop/alone" not in seen.text
+    html = page(GROUPED, selection=Selection("shop"))
+    assert "/?namespace=shop&owner=ReplicaSet%2Fweb" in links(html)
+    assert "3 held pods" in html.text
+    html = page(GROUPED, selection=Selection("shop", "ReplicaSet/web"))
+    assert "2 held pods of ReplicaSet/web" in html.text
+    assert "shop/alone" not in html.text
 
 
 def test_page_refreshes_unless_paused() -> None:
     assert {"http-equiv": "refresh", "content": "10"} in page().attributes_of("meta")
-    seen = page(selection=Selection("shop", is_paused=True))
-    assert not any("http-equiv" in found for found in seen.attributes_of("meta"))
+    html = page(selection=Selection("shop", is_paused=True))
+    assert not any("http-equiv" in attributes for attributes in html.attributes_of("meta"))
     assert "/?namespace=shop&paused=1" in links(page(selection=Selection("shop")))
-    assert "/?namespace=shop" in links(seen)
+    assert "/?namespace=shop" in links(html)
 
 
 def test_paces_and_windows_are_shown_if_present() -> None:
-    seen = page(paces={"jvm": (4, 12)}, windows={"night": "open until 06:00"})
-    for wanted in ("Paces", "jvm", "Windows", "night", "open until 06:00"):
-        assert wanted in seen.text
+    html = page(paces={"jvm": (4, 12)}, windows={"night": "open until 06:00"})
+    for text in ("Paces", "jvm", "Windows", "night", "open until 06:00"):
+        assert text in html.text
     assert "Paces" not in page().text
 
 
 def test_counts_of_one_are_singular() -> None:
     status = Status("https://x", CREATED_MS, (), [WAITS], [Released(("a", "b"), CREATED_MS, "")])
-    written = status_page.page(status).decode()
-    assert "<title>Holdfast: 1 held pod</title>" in written
-    assert "<h2>1 held pod</h2>" in written
-    assert "<h2>Last 1 release</h2>" in written
+    html = status_page.page(status).decode()
+    assert "<title>Holdfast: 1 held pod</title>" in html
+    assert "<h2>1 held pod</h2>" in html
+    assert "<h2>Last 1 release</h2>" in html
 
 
 def test_releases_are_sorted_newest_first() -> None:
     old = Released(("a", "old"), CREATED_MS - MINUTE, "released 0.010 s after its time")
     new = Released(("a", "new"), CREATED_MS - SECOND, "released 0.020 s after its time")
-    seen = page(released=[old, new])
-    assert seen.text.index("a/new") < seen.text.index("a/old")
-    assert "1m ago" in seen.text
+    html = page(released=[old, new])
+    assert html.text.index("a/new") < html.text.index("a/old")
+    assert "1m ago" in html.text
 
 
 MACHINES = [
@@ -179,20 +181,20 @@ MACHINES = [
 
 
 def test_sticky_vms_are_shown_if_present() -> None:
-    seen = page(machines=MACHINES)
-    assert "2 VMs" in seen.text
-    for wanted in ("shop/db", "node-2", "node-1", "set by hand", "not running", "not sticky"):
-        assert wanted in seen.text
+    html = page(machines=MACHINES)
+    assert "2 VMs" in html.text
+    for text in ("shop/db", "node-2", "node-1", "set by hand", "not running", "not sticky"):
+        assert text in html.text
     assert "VMs" not in page().text
     assert "First 500 VMs" in page(machines=MACHINES * 251).text
 
 
 def test_page_is_accessible() -> None:
-    seen = page([WAITS])
-    assert seen.attributes_of("html") == [{"lang": "en"}]
-    assert seen.count("h1") == seen.count("main") == 1
-    assert seen.count("caption") == seen.count("table")
-    assert all(attributes.get("scope") for attributes in seen.attributes_of("th"))
+    html = page([WAITS])
+    assert html.attributes_of("html") == [{"lang": "en"}]
+    assert html.count("h1") == html.count("main") == 1
+    assert html.count("caption") == html.count("table")
+    assert all(attributes.get("scope") for attributes in html.attributes_of("th"))
 
 
 def test_page_has_no_scripts_or_external_resources() -> None:
@@ -202,7 +204,7 @@ def test_page_has_no_scripts_or_external_resources() -> None:
 
 
 def test_page_size_is_bounded() -> None:
-    many = [HeldPodRow(("a", str(n)), CREATED_MS + n) for n in range(2_000)]
-    seen = page(many)
-    assert "2000 held pods (first 500)" in seen.text
-    assert seen.count("tr") == 500 + 4
+    rows = [HeldPodRow(("a", str(number)), CREATED_MS + number) for number in range(2_000)]
+    html = page(rows)
+    assert "2000 held pods (first 500)" in html.text
+    assert html.count("tr") == 500 + 4

@@ -17,8 +17,8 @@ ARGS = StickyArgs()
 
 
 def vm(**annotations: str) -> VirtualMachine:
-    written = {key: annotations[name] for name, key in KEYS.items() if name in annotations}
-    metadata = {"namespace": "shop", "name": "db", "uid": "vm-1", "annotations": written}
+    vm_annotations = {key: annotations[name] for name, key in KEYS.items() if name in annotations}
+    metadata = {"namespace": "shop", "name": "db", "uid": "vm-1", "annotations": vm_annotations}
     return msgspec.convert({"metadata": metadata}, VirtualMachine)
 
 
@@ -44,9 +44,9 @@ def vmi(owner: str = "vm-1", node: str = "node-1") -> Instance:
 
 
 def test_invalid_node_name_is_not_used_in_a_command() -> None:
-    one = sticky_vms.described(vm(node="n", uid="vm-1"), vmi(node="x; id #"), ARGS)
-    assert (one.runs_on, one.differs) == ('"x; id #"', False)
-    assert "holdfast sticky set" not in "\n".join(sticky_vms.shown(one, None, required=True))
+    sticky_vm = sticky_vms.described(vm(node="n", uid="vm-1"), vmi(node="x; id #"), ARGS)
+    assert (sticky_vm.runs_on, sticky_vm.differs) == ('"x; id #"', False)
+    assert "holdfast sticky set" not in "\n".join(sticky_vms.shown(sticky_vm, None, required=True))
 
 
 @pytest.mark.parametrize(
@@ -59,10 +59,10 @@ def test_invalid_node_name_is_not_used_in_a_command() -> None:
     ],
 )
 def test_described(annotations: dict[str, str], node: str, sticks: bool, remark: str) -> None:
-    one = sticky_vms.described(vm(**annotations), vmi(), ARGS)
-    assert (one.node, one.is_sticky, one.runs_on) == (node, sticks, "node-1")
-    assert remark in one.remark
-    assert bool(remark) == bool(one.remark)
+    sticky_vm = sticky_vms.described(vm(**annotations), vmi(), ARGS)
+    assert (sticky_vm.node, sticky_vm.is_sticky, sticky_vm.runs_on) == (node, sticks, "node-1")
+    assert remark in sticky_vm.remark
+    assert bool(remark) == bool(sticky_vm.remark)
 
 
 def test_instance_of_another_vm_is_ignored() -> None:
@@ -90,30 +90,36 @@ ONE = StickyVm("shop", "db", "node-1", loose="", runs_on="node-2", remark="r")
 
 
 def test_vm_on_another_node_differs_from_its_record() -> None:
-    own = [{"manager": "holdfast-controller", **OWNED}]
-    for writers, differs in ((own, True), ([], True), ([{"manager": "kubectl", **OWNED}], False)):
+    own_writers = [{"manager": "holdfast-controller", **OWNED}]
+    for writers, differs in (
+        (own_writers, True),
+        ([], True),
+        ([{"manager": "kubectl", **OWNED}], False),
+    ):
         machine = vm(node="node-2", uid="vm-1")
         metadata = msgspec.convert({"managedFields": writers}, TracedMetadata).managed_fields
         machine = replace_metadata(machine, managed_fields=metadata)
-        one = sticky_vms.described(machine, vmi(), ARGS)
-        assert one.differs == differs
-        assert sticky_vms.row(one, CREATED_MS)[3] == ("node-1 (differs)" if differs else "node-1")
-        assert sticky_vms.document(one)["differs"] == differs
+        sticky_vm = sticky_vms.described(machine, vmi(), ARGS)
+        assert sticky_vm.differs == differs
+        assert sticky_vms.row(sticky_vm, CREATED_MS)[3] == (
+            "node-1 (differs)" if differs else "node-1"
+        )
+        assert sticky_vms.document(sticky_vm)["differs"] == differs
         note = "to keep it on node-1, holdfast sticky set db node-1 -n shop"
-        assert differs == (note in "\n".join(sticky_vms.shown(one, None, required=True)))
+        assert differs == (note in "\n".join(sticky_vms.shown(sticky_vm, None, required=True)))
 
 
 def test_vm_that_is_free_or_stopped_does_not_differ() -> None:
-    loose = vm(node="node-2", uid="vm-1", sticky="false")
-    assert not sticky_vms.described(loose, vmi(), ARGS).differs
+    free_vm = vm(node="node-2", uid="vm-1", sticky="false")
+    assert not sticky_vms.described(free_vm, vmi(), ARGS).differs
     assert not sticky_vms.described(vm(), vmi(), ARGS).differs
     assert not sticky_vms.described(vm(node="node-2"), None, ARGS).differs
 
 
 def test_row_and_document() -> None:
     assert sticky_vms.row(ONE, CREATED_MS) == ["db", "node-1", "yes", "node-2", "-"]
-    old = replace(ONE, created_ms=CREATED_MS - 60_000)
-    assert sticky_vms.row(old, CREATED_MS, wide=True) == [
+    older_vm = replace(ONE, created_ms=CREATED_MS - 60_000)
+    assert sticky_vms.row(older_vm, CREATED_MS, wide=True) == [
         "db",
         "node-1",
         "yes",
@@ -178,9 +184,9 @@ def test_reason_why_a_vm_is_not_sticky(
     args: StickyArgs | None, annotations: dict[str, str], expected: str
 ) -> None:
     assert sticky_vms.loose(vm(**annotations), args) == expected
-    one = sticky_vms.described(vm(node="n", **annotations), vmi(), args)
-    assert (one.loose, one.is_sticky) == (expected, not expected)
-    assert one.node == ("n" if args else "")
+    sticky_vm = sticky_vms.described(vm(node="n", **annotations), vmi(), args)
+    assert (sticky_vm.loose, sticky_vm.is_sticky) == (expected, not expected)
+    assert sticky_vm.node == ("n" if args else "")
 
 
 def test_record_is_tied_to_the_vm_uid() -> None:

@@ -45,28 +45,28 @@ def traced(annotations: dict[str, str], **fields: Any) -> trace.Trace:
 
 
 def test_plugins_run_in_order() -> None:
-    seen = traced({"delay": "15"})
-    assert seen.profile == "*"
-    assert [(step.plugin, step.code) for step in seen.steps] == [
+    result = traced({"delay": "15"})
+    assert result.profile == "*"
+    assert [(step.plugin, step.code) for step in result.steps] == [
         ("delay", Code.SUCCESS),
         *((name, Code.SKIP) for name in DEFAULT_PLUGINS[1:]),
     ]
-    assert seen.steps[0].summary == "adds scheduling gate holdfast.dev/delay (delay=15s)"
-    assert seen.verdict is not None
-    assert seen.verdict.code is Code.SUCCESS
+    assert result.steps[0].summary == "adds scheduling gate holdfast.dev/delay (delay=15s)"
+    assert result.verdict is not None
+    assert result.verdict.code is Code.SUCCESS
 
 
 def test_skipped_plugin_is_traced() -> None:
     answer = answering(reject("asked"))
-    seen = trace.mutate(profiles_of(Blocking(answer), Scripted()), read_review(), now_ms=0)
-    assert [(step.plugin, step.summary) for step in seen.steps] == [
+    result = trace.mutate(profiles_of(Blocking(answer), Scripted()), read_review(), now_ms=0)
+    assert [(step.plugin, step.summary) for step in result.steps] == [
         ("blocking", "not concerned"),
         ("scripted", "no change"),
     ]
 
 
 def test_rejection_is_traced_as_the_verdict() -> None:
-    seen = traced({"delay": "soon"})
-    assert seen.steps[0].summary.startswith('rejected: annotation delay: invalid value "soon"')
-    assert seen.verdict is not None
-    assert seen.verdict.code is Code.REJECT
+    result = traced({"delay": "soon"})
+    assert result.steps[0].summary.startswith('rejected: annotation delay: invalid value "soon"')
+    assert result.verdict is not None
+    assert result.verdict.code is Code.REJECT

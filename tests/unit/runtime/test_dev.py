@@ -22,4 +22,4 @@ def test_cleanup_keeps_folders_of_others_and_with_odd_names(
         os.chown(tmp_path / f"holdfast-dev-{names[1]}", 1, 1)
         kept.add(f"holdfast-dev-{names[1]}")
     dev._remove_left_behind()
-    assert {one.name for one in tmp_path.iterdir()} == kept
+    assert {folder.name for folder in tmp_path.iterdir()} == kept

@@ -39,9 +39,9 @@ def test_list_is_retried_after_a_404_without_dropping_pods(
     api.before("GET", lambda: None, raising(status_error(404)))
     reasons: list[str] = []
     on_unreadable: Callable[[str], None] | None = reasons.append if is_reported else None
-    follow = Follower(api, ThreadGroup(on_failure=lambda: None), metrics)
+    follower = Follower(api, ThreadGroup(on_failure=lambda: None), metrics)
 
-    stop = follow("/api/v1/pods", Pod, pods, on_unreadable=on_unreadable)
+    stop = follower("/api/v1/pods", Pod, pods, on_unreadable=on_unreadable)
     assert pods.done.wait(10)
     stop()
     api.close()

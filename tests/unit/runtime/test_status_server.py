@@ -18,25 +18,25 @@ HEALTHY = {
 
 def facts_with(*, synced: bool = True, **changes: float) -> dict[str, tuple[str, Level]]:
     samples = {**HEALTHY, **{f"holdfast_{name}": value for name, value in changes.items()}}
-    found = status_server.facts(samples.get, CREATED_MS, synced=synced)
-    return {name: (value, level) for name, value, level in found}
+    facts = status_server.facts(samples.get, CREATED_MS, synced=synced)
+    return {name: (value, level) for name, value, level in facts}
 
 
 def test_healthy_controller() -> None:
-    seen = facts_with()
-    assert {level for _, level in seen.values()} == {Level.OK}
-    assert seen["This controller"][0] == "leader"
-    assert seen["Releases"][0] == "4, 0.005 s late on average"
-    assert seen["CA"][0] == "valid until 2026-03-01T13:00:00Z (1h left)"
-    assert seen["Webhooks"][0] == "registered"
+    facts = facts_with()
+    assert {level for _, level in facts.values()} == {Level.OK}
+    assert facts["This controller"][0] == "leader"
+    assert facts["Releases"][0] == "4, 0.005 s late on average"
+    assert facts["CA"][0] == "valid until 2026-03-01T13:00:00Z (1h left)"
+    assert facts["Webhooks"][0] == "registered"
 
 
 def test_freezes_are_shown() -> None:
     assert status_server.frozen([], "") == ("Freezes", "none", Level.OK)
     assert status_server.frozen([], "HTTP 403") == ("Freezes", "ignored: HTTP 403", Level.PROBLEM)
-    many = [Freeze(f"n{number}", "x") for number in range(7)]
+    freezes = [Freeze(f"n{number}", "x") for number in range(7)]
     text = "; ".join(f"namespace n{number} is frozen: x" for number in range(5))
-    assert status_server.frozen(many, "") == ("Freezes", f"{text}; and 2 more", Level.WARNING)
+    assert status_server.frozen(freezes, "") == ("Freezes", f"{text}; and 2 more", Level.WARNING)
 
 
 def test_unhealthy_controller() -> None:
@@ -51,9 +51,9 @@ def test_unhealthy_controller() -> None:
 
 
 def test_standby_reports_no_problems() -> None:
-    seen = facts_with(leader=0.0, overdue_pods=2.0, webhooks_registered=0.0)
-    assert seen["This controller"][0] == "standby"
-    assert {level for _, level in seen.values()} == {Level.OK}
+    facts = facts_with(leader=0.0, overdue_pods=2.0, webhooks_registered=0.0)
+    assert facts["This controller"][0] == "standby"
+    assert {level for _, level in facts.values()} == {Level.OK}
 
 
 def test_facts_without_data_are_omitted() -> None:
@@ -62,5 +62,5 @@ def test_facts_without_data_are_omitted() -> None:
 
 
 def test_clock_uncertainty_is_rounded_to_milliseconds() -> None:
-    seen = facts_with(clock_uncertainty_seconds=0.009870052337646484)
-    assert seen["Clock uncertainty"] == ("0.010 s", Level.OK)
+    facts = facts_with(clock_uncertainty_seconds=0.009870052337646484)
+    assert facts["Clock uncertainty"] == ("0.010 s", Level.OK)

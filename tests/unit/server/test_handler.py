@@ -59,19 +59,19 @@ class World:
         if self.client is None:
             return self.handler.handle(path, kind, content, coding, "127.0.0.1")
         headers = {"Content-Encoding": coding} if coding else {}
-        answer = self.client.post(path, data=content, content_type=kind, headers=headers)
-        return HttpResponse(answer.status_code, answer.data, answer.content_type)
+        response = self.client.post(path, data=content, content_type=kind, headers=headers)
+        return HttpResponse(response.status_code, response.data, response.content_type)
 
     def page(self, method: str, path: str) -> HttpResponse:
         if self.client is None:
             return self.handler.page(method, path)
-        answer = self.client.open(path, method=method)
-        return HttpResponse(answer.status_code, answer.data, answer.content_type)
+        response = self.client.open(path, method=method)
+        return HttpResponse(response.status_code, response.data, response.content_type)
 
     def answer(self, path: str, content: bytes) -> Any:
-        found = self.post(path, content)
-        assert (found.status, found.content_type) == (200, JSON)
-        return json.loads(found.body)["response"]
+        response = self.post(path, content)
+        assert (response.status, response.content_type) == (200, JSON)
+        return json.loads(response.body)["response"]
 
     def reviews(self, path: str, outcome: str) -> float | None:
         return count(self.metrics, path, outcome)
@@ -98,10 +98,14 @@ def world(request: pytest.FixtureRequest) -> World:
 
 def test_mutate_holds_a_pod(world: World) -> None:
     pod = make_pod({"delay": "15"})
-    answer = world.answer("/mutate", body(pod))
-    patched = apply_patch(pod, json.loads(base64.b64decode(answer["patch"])))
+    response = world.answer("/mutate", body(pod))
+    patched = apply_patch(pod, json.loads(base64.b64decode(response["patch"])))
 
-    assert (answer["uid"], answer["allowed"], answer["patchType"]) == ("c0ffee", True, "JSONPatch")
+    assert (response["uid"], response["allowed"], response["patchType"]) == (
+        "c0ffee",
+        True,
+        "JSONPatch",
+    )
     assert patched["spec"]["schedulingGates"] == [{"name": GATE}]
     assert patched["metadata"]["annotations"] == {
         "delay": "15",
@@ -121,12 +125,14 @@ def test_invalid_pod_is_rejected_and_logged(
     world: World, path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.INFO, "holdfast.review")
-    answer = world.answer(f"/{path}", body(make_pod({"delay": "soon\n"})))
+    response = world.answer(f"/{path}", body(make_pod({"delay": "soon\n"})))
 
-    assert {"uid", "allowed", "status", "auditAnnotations"} == set(answer)
-    assert not answer["allowed"]
-    assert (answer["status"]["code"], answer["status"]["reason"]) == (422, "Invalid")
-    assert answer["status"]["message"].startswith('annotation delay: invalid value "soon\\n": use')
+    assert {"uid", "allowed", "status", "auditAnnotations"} == set(response)
+    assert not response["allowed"]
+    assert (response["status"]["code"], response["status"]["reason"]) == (422, "Invalid")
+    assert response["status"]["message"].startswith(
+        'annotation delay: invalid value "soon\\n": use'
+    )
     assert world.reviews(path, "refused") == 1
     (record,) = caplog.records
     assert record.getMessage().startswith(
@@ -143,18 +149,18 @@ def test_invalid_review_is_logged_with_its_peer(
 
 
 def test_validate_allows_a_held_pod(world: World) -> None:
-    answer = world.answer("/validate", body(held({"delay": "15"})))
+    response = world.answer("/validate", body(held({"delay": "15"})))
 
-    assert answer == ALLOWED
+    assert response == ALLOWED
 
 
 def test_warnings_are_returned(world: World) -> None:
-    answer = world.answer("/mutate", body(make_pod({"delay": "15"}, node="n1")))
+    response = world.answer("/mutate", body(make_pod({"delay": "15"}, node="n1")))
 
-    assert answer["warnings"] == [
+    assert response["warnings"] == [
         "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
     ]
-    assert "patch" not in answer
+    assert "patch" not in response
 
 
 def test_sticky_record_removed_by_an_update_is_restored(world: World) -> None:
@@ -173,9 +179,9 @@ def test_template_is_validated(world: World) -> None:
     template = {"metadata": {"annotations": {"delay": "soon"}}}
     deployment = {"metadata": {"name": "w"}, "spec": {"template": template}}
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
-    answer = world.answer("/validate", body(deployment, kind=kind))
+    response = world.answer("/validate", body(deployment, kind=kind))
 
-    assert answer["status"]["message"].startswith("spec.template.metadata: annotation delay: ")
+    assert response["status"]["message"].startswith("spec.template.metadata: annotation delay: ")
 
 
 @pytest.mark.parametrize(
@@ -189,10 +195,10 @@ def test_injected_clock_is_used(world: World, milliseconds: int, patched: bool) 
 
 def test_system_clock_is_the_default() -> None:
     handler = handler_of(World().pipeline)
-    past = body(make_pod({NOT_BEFORE: "2020-01-01T00:00:00Z"}))
-    answer = json.loads(handler.handle("/mutate", JSON, past).body)
+    content = body(make_pod({NOT_BEFORE: "2020-01-01T00:00:00Z"}))
+    response = json.loads(handler.handle("/mutate", JSON, content).body)
 
-    assert "patch" not in answer["response"]
+    assert "patch" not in response["response"]
     assert handler.page("GET", "/readyz").body == b"ok\n"
 
 
@@ -204,10 +210,10 @@ def test_system_clock_is_the_default() -> None:
     "content", [b"", b"{", b"[" * 100_000], ids=["empty", "truncated", "nested"]
 )
 def test_invalid_body(world: World, path: str, content: bytes) -> None:
-    answer = world.post(f"/{path}", content)
+    response = world.post(f"/{path}", content)
 
-    assert answer.status == 400
-    assert answer.body.decode().startswith(
+    assert response.status == 400
+    assert response.body.decode().startswith(
         "the body is not an AdmissionReview of admission.k8s.io/v1: "
     )
     assert world.reviews(path, "bad") == 1
@@ -215,19 +221,19 @@ def test_invalid_body(world: World, path: str, content: bytes) -> None:
 
 @pytest.mark.parametrize("kind", ["k" * 100_000, "\u23f0" * 100_000], ids=["plain", "escaped"])
 def test_error_for_a_long_invalid_review_is_short(world: World, kind: str) -> None:
-    answer = world.post("/mutate", json.dumps({"kind": kind}).encode())
+    response = world.post("/mutate", json.dumps({"kind": kind}).encode())
 
-    assert answer.status == 400
-    assert len(answer.body.decode()) < 500
-    assert answer.body.decode().rstrip().endswith("- at `$.kind`")
+    assert response.status == 400
+    assert len(response.body.decode()) < 500
+    assert response.body.decode().rstrip().endswith("- at `$.kind`")
 
 
 def test_workload_sent_to_mutate_is_rejected_with_advice(world: World) -> None:
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
-    answer = world.post("/mutate", body({"metadata": {}, "spec": {"template": {}}}, kind=kind))
+    response = world.post("/mutate", body({"metadata": {}, "spec": {"template": {}}}, kind=kind))
 
-    assert answer.status == 400
-    assert answer.body.decode() == (
+    assert response.status == 400
+    assert response.body.decode() == (
         "unexpected review of kind Deployment at /mutate; register only pods and updates of VMs "
         "there\n"
     )
@@ -246,11 +252,11 @@ def test_workload_sent_to_mutate_is_rejected_with_advice(world: World) -> None:
     ],
 )
 def test_content_type(world: World, content_type: str, status: int) -> None:
-    answer = world.post("/mutate", body(), content_type)
+    response = world.post("/mutate", body(), content_type)
 
-    assert status == answer.status
+    assert status == response.status
     if status == 415:
-        assert answer.body.decode() == "send an AdmissionReview as application/json\n"
+        assert response.body.decode() == "send an AdmissionReview as application/json\n"
         assert world.reviews("mutate", "bad") == 1
 
 
@@ -260,11 +266,11 @@ def test_content_type(world: World, content_type: str, status: int) -> None:
 )
 def test_content_encoding(world: World, path: str, coding: str, status: int) -> None:
     """The body itself is readable: only its header is rejected."""
-    answer = world.post(f"/{path}", body(), coding=coding)
+    response = world.post(f"/{path}", body(), coding=coding)
 
-    assert status == answer.status
+    assert status == response.status
     if status == 415:
-        assert answer.body == b"send an AdmissionReview without Content-Encoding\n"
+        assert response.body == b"send an AdmissionReview without Content-Encoding\n"
         assert world.reviews(path, "bad") == 1
 
 
@@ -302,10 +308,10 @@ class Failing(Delay):
 def test_plugin_failure_returns_500_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ServerMetrics()
     pipeline = make_pipeline(known={"delay": Failing}, observe=metrics.observe_plugin)
-    answer = handler_of(pipeline, metrics).handle("/mutate", JSON, body())
+    response = handler_of(pipeline, metrics).handle("/mutate", JSON, body())
 
-    assert answer.status == 500
-    assert answer.body.decode() == "the review failed; the reason is in the webhook's log\n"
+    assert response.status == 500
+    assert response.body.decode() == "the review failed; the reason is in the webhook's log\n"
     (record,) = caplog.records
     assert record.getMessage() == "mutate failed: default/web-0 uid=c0ffee"
     assert "plugin 'delay' failed in mutate: RuntimeError: secret of web-0 in *" in caplog.text
@@ -323,20 +329,20 @@ def test_failed_lookup_rejects_the_pod_with_the_reason(
     metrics = ServerMetrics()
     fails = raising(status_error(503))
     handler = handler_of(pipeline_of(Scripted(fails, fails)), metrics)
-    answer = handler.handle(f"/{path}", JSON, body(make_pod({"scripted": ""})))
+    http_response = handler.handle(f"/{path}", JSON, body(make_pod({"scripted": ""})))
 
-    assert answer.status == 200
-    why = f"plugin 'scripted' could not look up what it needs: {status_error(503)}"
-    response = json.loads(answer.body)["response"]
+    assert http_response.status == 200
+    reason = f"plugin 'scripted' could not look up what it needs: {status_error(503)}"
+    response = json.loads(http_response.body)["response"]
     assert response["allowed"] is False
     assert response["status"] == {
         "code": 429,
         "reason": "TooManyRequests",
-        "message": f"{why}; try again",
+        "message": f"{reason}; try again",
     }
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
-    assert record.getMessage() == f"{path} failed: default/web-0 uid=c0ffee: {why}"
+    assert record.getMessage() == f"{path} failed: default/web-0 uid=c0ffee: {reason}"
     assert count(metrics, path, "failed") == 1
 
 
@@ -345,25 +351,25 @@ def test_failed_lookup_for_a_template_returns_500() -> None:
     handler = handler_of(pipeline_of(Scripted(fails, fails)))
     template = {"metadata": {"annotations": {"scripted": ""}}, "spec": make_pod()["spec"]}
     kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
-    sent = {"metadata": {"name": "w"}, "spec": {"template": template}}
-    answer = handler.handle("/validate", JSON, body(sent, kind=kind))
+    workload = {"metadata": {"name": "w"}, "spec": {"template": template}}
+    response = handler.handle("/validate", JSON, body(workload, kind=kind))
 
-    assert answer.status == 500
-    assert answer.body.decode() == "the review failed; the reason is in the webhook's log\n"
+    assert response.status == 500
+    assert response.body.decode() == "the review failed; the reason is in the webhook's log\n"
 
 
 def test_response_that_cannot_be_built_returns_500(caplog: pytest.LogCaptureFixture) -> None:
-    nonsense: Any = 5
-    edits = success(SetAnnotation("a", "1"), SetAnnotation(nonsense, "1"))
+    key: Any = 5
+    edits = success(SetAnnotation("a", "1"), SetAnnotation(key, "1"))
     metrics = ServerMetrics()
     handler = handler_of(pipeline_of(Scripted(answering(edits))), metrics)
-    answer = handler.handle("/mutate", JSON, body(make_pod({})))
+    response = handler.handle("/mutate", JSON, body(make_pod({})))
 
-    assert answer.status == 500
-    assert answer.body.decode() == "the review failed; the reason is in the webhook's log\n"
+    assert response.status == 500
+    assert response.body.decode() == "the review failed; the reason is in the webhook's log\n"
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    found = [count(metrics, "mutate", outcome) for outcome in ("failed", "patched", "allowed")]
-    assert found == [1, 0, 0]
+    counts = [count(metrics, "mutate", outcome) for outcome in ("failed", "patched", "allowed")]
+    assert counts == [1, 0, 0]
 
 
 # --- reviews that may block --------------------------------------------------------------------
@@ -372,9 +378,9 @@ def test_response_that_cannot_be_built_returns_500(caplog: pytest.LogCaptureFixt
 def prepared(
     handler: AdmissionHandler, content: bytes | None = None, path: str = "/mutate"
 ) -> PreparedReview:
-    found = handler.prepare(path, JSON, body() if content is None else content)
-    assert isinstance(found, PreparedReview)
-    return found
+    review = handler.prepare(path, JSON, body() if content is None else content)
+    assert isinstance(review, PreparedReview)
+    return review
 
 
 def template_review() -> bytes:
@@ -386,10 +392,10 @@ def template_review() -> bytes:
 @pytest.mark.parametrize("path", ["/mutate", "/validate"])
 def test_undecided_pod_is_rejected_with_the_reason(path: str) -> None:
     handler = handler_of(pipeline_of())
-    answered = json.loads(handler.reject_full(prepared(handler, path=path)).body)
+    document = json.loads(handler.reject_full(prepared(handler, path=path)).body)
 
-    assert answered["apiVersion"] == "admission.k8s.io/v1"
-    assert answered["response"] == {
+    assert document["apiVersion"] == "admission.k8s.io/v1"
+    assert document["response"] == {
         "uid": "c0ffee",
         "allowed": False,
         "auditAnnotations": {"review": "c0ffee"},
@@ -403,10 +409,10 @@ def test_undecided_pod_is_rejected_with_the_reason(path: str) -> None:
 
 def test_undecided_template_returns_429() -> None:
     handler = handler_of(pipeline_of())
-    found = prepared(handler, template_review(), "/validate")
+    review = prepared(handler, template_review(), "/validate")
 
-    assert handler.reject_full(found).status == 429
-    assert handler.reject_late(found, 2.5) == (
+    assert handler.reject_full(review).status == 429
+    assert handler.reject_late(review, 2.5) == (
         429,
         b"a plugin did not finish the review within 2.5 s; try again\n",
         TEXT,
@@ -435,14 +441,18 @@ def test_plugin_that_exceeds_its_deadline_is_named(caplog: pytest.LogCaptureFixt
     metrics = ServerMetrics()
 
     def give_up(_pod: Pod, _context: Context) -> Result:
-        handler.reject_late(found, 2.5)  # as the event loop does while this still runs
+        handler.reject_late(review, 2.5)  # as the event loop does while this still runs
         return success()
 
     handler = handler_of(pipeline_of(Scripted(), Blocking(give_up)), metrics)
-    assert [deadlines(metrics, one) for one in ("blocking", "unknown", "scripted")] == [0, 0, None]
-    found = prepared(handler, body(make_pod({"scripted": ""})))
-    assert found.may_block
-    handler.decide(found)
+    assert [deadlines(metrics, plugin) for plugin in ("blocking", "unknown", "scripted")] == [
+        0,
+        0,
+        None,
+    ]
+    review = prepared(handler, body(make_pod({"scripted": ""})))
+    assert review.may_block
+    handler.decide(review)
 
     assert deadlines(metrics, "blocking") == 1
     assert [record.getMessage() for record in caplog.records] == [
@@ -461,9 +471,9 @@ def test_deadline_exceeded_outside_any_plugin() -> None:
 def test_review_with_mismatched_namespaces_may_block() -> None:
     """Only a forged review has two namespaces; plugins could look up objects in the other."""
     handler = World().handler
-    for namespace, blocks in (("default", False), ("other", True), ("", True)):
-        forged = make_pod({"delay": "15"}, namespace="default")
-        assert prepared(handler, body(forged, namespace=namespace)).may_block is blocks
+    for namespace, may_block in (("default", False), ("other", True), ("", True)):
+        pod = make_pod({"delay": "15"}, namespace="default")
+        assert prepared(handler, body(pod, namespace=namespace)).may_block is may_block
 
 
 @pytest.mark.parametrize(("length", "status"), [(253, 200), (254, 400)])
@@ -479,9 +489,9 @@ def test_uid_length_is_limited(world: World, length: int, status: int) -> None:
 )
 def test_readiness(world: World, ready: bool, expected: tuple[int, str]) -> None:
     world.ready = ready
-    answer = world.page("GET", "/readyz")
+    response = world.page("GET", "/readyz")
 
-    assert expected == (answer.status, answer.body.decode())
+    assert expected == (response.status, response.body.decode())
     assert world.page("GET", "/healthz").body == b"ok\n"
 
 
@@ -491,19 +501,19 @@ def test_conditions_page_returns_the_digest(world: World) -> None:
 
 def test_metrics(world: World) -> None:
     world.answer("/mutate", body(make_pod({"delay": "15"})))
-    answer = world.page("GET", "/metrics")
+    response = world.page("GET", "/metrics")
 
-    assert ServerMetrics.content_type == answer.content_type
-    assert 'holdfast_reviews_total{outcome="patched",path="mutate"} 1.0' in answer.body.decode()
-    assert "holdfast_build_info{version=" in answer.body.decode()
+    assert ServerMetrics.content_type == response.content_type
+    assert 'holdfast_reviews_total{outcome="patched",path="mutate"} 1.0' in response.body.decode()
+    assert "holdfast_build_info{version=" in response.body.decode()
     assert (
         'holdfast_plugin_execution_duration_seconds_count{extension_point="mutate",plugin="delay",'
         'profile="*",status="Success"} 1.0'
-    ) in answer.body.decode()
+    ) in response.body.decode()
     assert (
         'holdfast_framework_extension_point_duration_seconds_count{extension_point="mutate",'
         'profile="*",status="Success"} 1.0'
-    ) in answer.body.decode()
+    ) in response.body.decode()
 
 
 def test_body_limit_fits_two_objects_of_etcds_maximum_size() -> None:

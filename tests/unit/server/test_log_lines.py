@@ -60,7 +60,8 @@ TEXT = re.compile(
     r"\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3} (DEBUG|INFO|WARNING|ERROR) holdfast\.[a-z]+: .+"
 )
 MODULES = {
-    Path(str(one.__file__)): one.__name__ for one in (handler, offload, permit, pipeline, notifier)
+    Path(str(module.__file__)): module.__name__
+    for module in (handler, offload, permit, pipeline, notifier)
 }
 """Modules that process requests and held pods."""
 LONGEST = 10_000
@@ -72,17 +73,19 @@ BODY = body(POD, **NAMES)
 ERROR = ValueError(HOSTILE)
 
 
-def handler_of(found: AdmissionPipeline) -> AdmissionHandler:
-    return AdmissionHandler(found, ServerMetrics(), conditions="", now_ms=lambda: CREATED_MS)
+def handler_of(admission_pipeline: AdmissionPipeline) -> AdmissionHandler:
+    return AdmissionHandler(
+        admission_pipeline, ServerMetrics(), conditions="", now_ms=lambda: CREATED_MS
+    )
 
 
-def ask(content: bytes, found: AdmissionPipeline, *, path: str = "/mutate") -> None:
+def ask(content: bytes, admission_pipeline: AdmissionPipeline, *, path: str = "/mutate") -> None:
     """Send a review as a connection does."""
-    send(handler_of(found), content, path)
+    send(handler_of(admission_pipeline), content, path)
 
 
-def send(answering: Any, content: bytes, path: str = "/mutate") -> None:
-    server = AsyncHandler(answering)
+def send(admission_handler: Any, content: bytes, path: str = "/mutate") -> None:
+    server = AsyncHandler(admission_handler)
 
     async def answer() -> None:
         response = server.post(path, JSON, content, "")
@@ -116,32 +119,32 @@ def failed_lookup() -> None:
     ask(BODY, pipeline_of(Scripted(raising(UnreachableError(HOSTILE)))))
 
 
-def prepared(found: AdmissionHandler) -> PreparedReview:
-    review = found.prepare("/mutate", JSON, BODY)
+def prepared(admission_handler: AdmissionHandler) -> PreparedReview:
+    review = admission_handler.prepare("/mutate", JSON, BODY)
     assert isinstance(review, PreparedReview)
     return review
 
 
 def deadline_exceeded() -> None:
-    found = handler_of(pipeline_of(Scripted()))
-    found.reject_late(prepared(found), 2.5)
+    admission_handler = handler_of(pipeline_of(Scripted()))
+    admission_handler.reject_late(prepared(admission_handler), 2.5)
 
 
 def queue_full() -> None:
-    found = handler_of(pipeline_of(Scripted()))
-    found.reject_full(prepared(found))
+    admission_handler = handler_of(pipeline_of(Scripted()))
+    admission_handler.reject_full(prepared(admission_handler))
 
 
 def failed_alongside_a_rejection() -> None:
-    rejecting = Scripted(answering(reject("no")))
-    ask(BODY, pipeline_of(rejecting, Other(raising(ERROR))))
-    ask(BODY, pipeline_of(Other(validate=raising(ERROR)), rejecting))
+    plugin = Scripted(answering(reject("no")))
+    ask(BODY, pipeline_of(plugin, Other(raising(ERROR))))
+    ask(BODY, pipeline_of(Other(validate=raising(ERROR)), plugin))
 
 
 def invalid_edits() -> None:
-    wrong_type: Any = [HOSTILE]
-    odd = success(SetAnnotation(HOSTILE, wrong_type))
-    ask(BODY, pipeline_of(Other(answering(odd)), Scripted(answering(reject("no")))))
+    value: Any = [HOSTILE]
+    result = success(SetAnnotation(HOSTILE, value))
+    ask(BODY, pipeline_of(Other(answering(result)), Scripted(answering(reject("no")))))
 
 
 def broken_server() -> None:
@@ -158,9 +161,9 @@ def broken_server() -> None:
         def decide(self, *_prepared: object) -> Any:
             raise SystemExit(HOSTILE)
 
-    broken: Any = Broken()
-    AsyncHandler(broken).page("GET", f"/{HOSTILE}")
-    send(broken, BODY, f"/{HOSTILE}")
+    broken_handler: Any = Broken()
+    AsyncHandler(broken_handler).page("GET", f"/{HOSTILE}")
+    send(broken_handler, BODY, f"/{HOSTILE}")
     send(Ending(pipeline_of(), ServerMetrics(), conditions=""), BODY, f"/{HOSTILE}")
 
 
@@ -186,11 +189,13 @@ def held_pods() -> None:
         def forget(self, _uid: str) -> None:
             raise ERROR
 
-    found = decider_of(Leaking(broken), Tightening(broken), RaisingConcerns(lambda _pod: success()))
-    found.due(pod)
-    found.unreserve(pod)
-    found.forget("u")
-    found.at_release(pod)
+    decider = decider_of(
+        Leaking(broken), Tightening(broken), RaisingConcerns(lambda _pod: success())
+    )
+    decider.due(pod)
+    decider.unreserve(pod)
+    decider.forget("u")
+    decider.at_release(pod)
 
 
 def releases() -> None:
@@ -261,14 +266,14 @@ def test_every_log_call_has_a_case(call_sites: LogCallSites) -> None:
     logs.set_up("debug")
     for case in CASES:
         case()
-    unseen = [
+    missing = [
         f"{name}:{first}"
         for file, name in MODULES.items()
         for first, last in logged(file)
         if not any((file, line) in call_sites.seen for line in range(first, last + 1))
     ]
 
-    assert unseen == []
+    assert missing == []
 
 
 def logged(file: Path) -> Iterator[tuple[int, int]]:

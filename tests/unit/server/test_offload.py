@@ -51,15 +51,15 @@ Make = Callable[..., AsyncHandler]
 
 @pytest.fixture
 def make() -> Iterator[Make]:
-    made: list[AsyncHandler] = []
+    servers: list[AsyncHandler] = []
 
     def begin(handler: Handler, **settings: Any) -> AsyncHandler:
-        made.append(AsyncHandler(cast("Any", handler), **settings))
-        return made[-1]
+        servers.append(AsyncHandler(cast("Any", handler), **settings))
+        return servers[-1]
 
     yield begin
-    for each in made:
-        each.stop()
+    for server in servers:
+        server.stop()
 
 
 async def ask(server: AsyncHandler, body: bytes = b"block", path: str = "/mutate") -> str:
@@ -120,9 +120,9 @@ def test_stuck_reviews_time_out_and_excess_is_rejected(make: Make) -> None:
     server = make(handler, pool_size=1, deadline=0.05)
 
     async def scenario() -> list[str]:
-        together = await asyncio.gather(ask(server), ask(server), ask(server))
+        responses = await asyncio.gather(ask(server), ask(server), ask(server))
         release.set()
-        return list(together)
+        return list(responses)
 
     assert asyncio.run(scenario()) == [LATE, LATE, FULL]
     assert handler.decided == 1, "a review that waited past its deadline is never started"
@@ -181,12 +181,12 @@ def test_large_reviews_in_the_pool_are_limited(make: Make) -> None:
     server = make(Handler(release.wait), pool_size=4, body_limit=20)
 
     async def scenario() -> list[str]:
-        inside = [asyncio.create_task(ask(server, b"block".ljust(size))) for size in (12, 8)]
+        tasks = [asyncio.create_task(ask(server, b"block".ljust(size))) for size in (12, 8)]
         await asyncio.sleep(0)
         rejected = await ask(server)
         release.set()
-        together = [await each for each in inside]
-        return [rejected, *together, await ask(server, b"block".ljust(20))]
+        names = [await task for task in tasks]
+        return [rejected, *names, await ask(server, b"block".ljust(20))]
 
     rejected, *decided = asyncio.run(scenario())
     assert rejected == FULL

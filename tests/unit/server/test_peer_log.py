@@ -43,8 +43,8 @@ def test_dropped_lines_are_reported_in_the_next_period(log: Log) -> None:
 
 
 def test_number_of_tracked_addresses_is_limited(log: Log) -> None:
-    passed = sum(log.write(f"10.0.{one >> 8}.{one & 255}") for one in range(5_000))
-    assert passed == peer_log.ADDRESSES + peer_log.LINES
+    count = sum(log.write(f"10.0.{host >> 8}.{host & 255}") for host in range(5_000))
+    assert count == peer_log.ADDRESSES + peer_log.LINES
     log.now = peer_log.PERIOD
     assert log.write("10.0.255.255") == 1
     assert len(log.summaries) == 1

@@ -454,8 +454,8 @@ def test_missing_kubevirt_is_logged_and_later_install_is_detected(
     caplog.set_level(logging.INFO)
     world = VmWorld()
     kinds = set(world.api.kinds)
-    absent = {path for path in kinds if "kubevirt" in path}
-    world.api.kinds -= absent
+    kubevirt_paths = {path for path in kinds if "kubevirt" in path}
+    world.api.kinds -= kubevirt_paths
 
     def log_count() -> int:
         return sum(NO_KUBEVIRT in line for line in caplog.messages)
@@ -463,13 +463,13 @@ def test_missing_kubevirt_is_logged_and_later_install_is_detected(
     with running_controller(world) as env:
         env.eventually(lambda: log_count() == 2)  # VMIs and migrations; VMs come after VMIs
         env.eventually(lambda: env.sample("holdfast_watch_restarts_total", reason="absent") > 9)
-        world.api.kinds |= absent
+        world.api.kinds |= kubevirt_paths
         world.bind(world.start(finalizer=False), "n1")
         world.ready()
         env.eventually(lambda: world.record() == "n1")
-        following = {f"following {path}" for path in absent - {vm_path("", "")}}
-        env.eventually(lambda: following <= set(caplog.messages))
-        world.api.kinds -= absent
+        messages = {f"following {path}" for path in kubevirt_paths - {vm_path("", "")}}
+        env.eventually(lambda: messages <= set(caplog.messages))
+        world.api.kinds -= kubevirt_paths
         env.eventually(lambda: log_count() == 5)  # again once it is gone
         before = env.sample("holdfast_watch_restarts_total", reason="absent")
         env.eventually(
@@ -497,9 +497,9 @@ def test_missing_permission_is_logged_with_the_remedy(
         world.ready()
         env.eventually(lambda: world.record() == "n1")
 
-    logged = [line for line in caplog.messages if line.startswith("following /apis/kubevirt.io")]
-    assert 1 <= len(logged) <= 3
-    assert f"HTTP 403: scripted ({CURE}); listing again" in logged[0]
+    lines = [line for line in caplog.messages if line.startswith("following /apis/kubevirt.io")]
+    assert 1 <= len(lines) <= 3
+    assert f"HTTP 403: scripted ({CURE}); listing again" in lines[0]
 
 
 def test_thread_crash_stops_controller() -> None:
@@ -518,7 +518,7 @@ def world_with_unlabelled_pod() -> tuple[VmWorld, str]:
     world.bind(pod, "n1")
     world.ready()
     world.status(phase="Succeeded")
-    world.api.change(pod_at(pod), lambda one: one["metadata"]["labels"].clear())
+    world.api.change(pod_at(pod), lambda document: document["metadata"]["labels"].clear())
     world.end_pod(pod)
     return world, pod
 
@@ -576,5 +576,5 @@ def test_hanging_namespace_does_not_block_other_namespaces() -> None:
     while pool.jobs:
         pool.jobs.pop()()
         controller._loop._dispatch(pool)
-    asked = {path for method, path in world.api.requests if method == "GET"}
-    assert len(asked) == 21
+    paths = {path for method, path in world.api.requests if method == "GET"}
+    assert len(paths) == 21

@@ -147,7 +147,7 @@ class Machine(RuleBasedStateMachine):
     def control(self, restart: bool) -> None:
         if restart:
             self.driver.restart()
-        assert {each.problem for each in self.driver.work()} <= {""}
+        assert {result.problem for result in self.driver.work()} <= {""}
         self.world.collect()
 
     @rule(
@@ -176,9 +176,9 @@ class Machine(RuleBasedStateMachine):
         """Let the controller finish; only pods that have to wait keep their finalizer."""
         self.driver.restart()
         self.driver.work()
-        kept = {str(pod["metadata"]["name"]) for pod in self.kept_pods()}
+        names = {str(pod["metadata"]["name"]) for pod in self.kept_pods()}
         if not self.moving:  # otherwise earlier migrations are not settled either
-            assert kept <= {self.starting, self.running if self.is_provisional else ""}
+            assert names <= {self.starting, self.running if self.is_provisional else ""}
         if self.running and not self.moving:
             assert self.world.record() == (self.home or "")
 

@@ -33,7 +33,7 @@ def start(world: VmWorld, node: str, *, finalizer: bool = True) -> None:
 
 def strip(world: VmWorld, pods: Iterable[str]) -> None:
     for pod in pods:
-        world.api.change(pod_at(pod), lambda one: one["metadata"].update(finalizers=[]))
+        world.api.change(pod_at(pod), lambda document: document["metadata"].update(finalizers=[]))
 
 
 def move(world: VmWorld, node: str) -> None:
@@ -48,18 +48,18 @@ def restart(driver: Driver) -> str:
     """Reconcile with a new controller, and return the unexpected node of the VM."""
     driver.restart()
     results = driver.work()
-    assert {each.problem for each in results} <= {""}
-    return "".join(each.differs for each in results)
+    assert {result.problem for result in results} <= {""}
+    return "".join(result.differs for result in results)
 
 
 def report(world: VmWorld, **state: Any) -> None:
     """Change what the VMI reports about its last migration."""
-    world.api.change(vmi_at("vm"), lambda one: one["status"]["migrationState"].update(state))
+    world.api.change(vmi_at("vm"), lambda vmi: vmi["status"]["migrationState"].update(state))
 
 
 def clear_managed_fields(world: VmWorld) -> None:
     """Remove the owner of the record, as when the webhook restores it."""
-    world.api.change(vm_at("vm"), lambda one: one["metadata"].pop("managedFields"))
+    world.api.change(vm_at("vm"), lambda vm: vm["metadata"].pop("managedFields"))
 
 
 # --- explained by a migration ------------------------------------------------------------------
@@ -115,7 +115,7 @@ def moves_with_an_unknown_author(world: VmWorld) -> None:
         moves_from_an_edit,
         moves_with_an_unknown_author,
     ],
-    ids=lambda one: one.__name__,
+    ids=lambda event: event.__name__,
 )
 def test_unwatched_migration_is_followed(event: Callable[[VmWorld], None]) -> None:
     world, driver = world_with_record()
@@ -165,7 +165,7 @@ def moves_twice_with_an_unknown_author(world: VmWorld) -> None:
 @pytest.mark.parametrize(
     "event",
     [starts_elsewhere, starts_elsewhere_and_fails_to_migrate, moves_twice_with_an_unknown_author],
-    ids=lambda one: one.__name__,
+    ids=lambda event: event.__name__,
 )
 def test_vm_on_unexplained_node_is_reported(event: Callable[[VmWorld], None]) -> None:
     world, driver = world_with_record()
@@ -192,14 +192,14 @@ def is_confirmed(world: VmWorld) -> None:
 
     def act(vm: dict[str, Any]) -> None:
         entries = vm["metadata"]["managedFields"]
-        (own,) = [one for one in entries if one["manager"] == FIELD_MANAGER]
-        entries.append({**own, "manager": "flux"})
+        (own_entry,) = [entry for entry in entries if entry["manager"] == FIELD_MANAGER]
+        entries.append({**own_entry, "manager": "flux"})
 
     world.api.change(vm_at("vm"), act)
 
 
 @pytest.mark.parametrize(
-    "event", [is_edited, is_sent_back, is_confirmed], ids=lambda one: one.__name__
+    "event", [is_edited, is_sent_back, is_confirmed], ids=lambda event: event.__name__
 )
 def test_record_written_by_others_is_kept(event: Callable[[VmWorld], None]) -> None:
     world, driver = world_with_record()
@@ -231,7 +231,7 @@ def migrates_again(world: VmWorld) -> None:
     world.status(migrationState={"sourceNode": "n2", "targetNode": "n3"})
 
 
-@pytest.mark.parametrize("event", [stops, migrates_again], ids=lambda one: one.__name__)
+@pytest.mark.parametrize("event", [stops, migrates_again], ids=lambda event: event.__name__)
 def test_stopped_or_migrating_vm_is_not_reported(event: Callable[[VmWorld], None]) -> None:
     world, driver = world_with_record()
     event(world)

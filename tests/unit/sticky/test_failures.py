@@ -32,8 +32,8 @@ def test_concurrent_user_record_is_kept() -> None:
 
 def test_constantly_changing_vm_reports_a_problem() -> None:
     world, _ = world_with_running_vm()
-    change = [lambda number=number: world.write("vm", {"n": str(number)}) for number in range(9)]
-    world.api.before("PATCH", *change)
+    changes = [lambda number=number: world.write("vm", {"n": str(number)}) for number in range(9)]
+    world.api.before("PATCH", *changes)
     (result,) = Driver(world).work()
 
     assert result.problem == "the VM or its pods changed during 8 patches in a row"
@@ -80,7 +80,7 @@ def test_concurrent_pod_change_is_retried_at_once() -> None:
     world, pod = world_with_running_vm()
 
     def change() -> None:
-        world.api.change(pod_at(pod), lambda one: one["status"].update(phase="Running"))
+        world.api.change(pod_at(pod), lambda document: document["status"].update(phase="Running"))
 
     world.api.before("PATCH", lambda: None, change)
     (result,) = Driver(world).work()
@@ -117,7 +117,7 @@ def test_invalid_response_keeps_finalizer() -> None:
     world, pod = world_with_running_vm()
     driver = Driver(world)
     driver.see()
-    world.api.change(vm_at("vm"), lambda one: one["metadata"].update(annotations=["odd"]))
+    world.api.change(vm_at("vm"), lambda vm: vm["metadata"].update(annotations=["odd"]))
     result = driver.settle()
 
     assert result.problem.startswith("the response for ")

@@ -34,8 +34,8 @@ def test_record_is_written_before_finalizer_is_removed() -> None:
     version = world.vm()["metadata"]["resourceVersion"]
     Driver(world).work()
 
-    (first, on_vm), (second, on_pod) = world.api.patched
-    assert (first, second) == (vm_at("vm"), pod_at(pod))
+    (first_path, on_vm), (second_path, on_pod) = world.api.patched
+    assert (first_path, second_path) == (vm_at("vm"), pod_at(pod))
     assert on_vm == [
         {"op": "test", "path": "/metadata/uid", "value": "vm-1"},
         {"op": "test", "path": "/metadata/resourceVersion", "value": version},
@@ -47,7 +47,7 @@ def test_record_is_written_before_finalizer_is_removed() -> None:
             "value": "vm-1",
         },
     ]
-    assert [one["op"] for one in on_pod] == ["test", "test", "test", "remove"]
+    assert [operation["op"] for operation in on_pod] == ["test", "test", "test", "remove"]
     assert on_pod[2:] == [
         {"op": "test", "path": "/metadata/finalizers/1", "value": STICKY},
         {"op": "remove", "path": "/metadata/finalizers/1"},
@@ -118,7 +118,7 @@ def pod_is_deleted(world: VmWorld, pod: str) -> None:
 
 
 def pod_fails(world: VmWorld, pod: str) -> None:
-    world.api.change(pod_at(pod), lambda one: one["status"].update(phase="Failed"))
+    world.api.change(pod_at(pod), lambda document: document["status"].update(phase="Failed"))
 
 
 def vmi_fails(world: VmWorld, _: str) -> None:
@@ -126,7 +126,7 @@ def vmi_fails(world: VmWorld, _: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "event", [pod_is_deleted, pod_fails, vmi_fails], ids=lambda one: one.__name__
+    "event", [pod_is_deleted, pod_fails, vmi_fails], ids=lambda event: event.__name__
 )
 @pytest.mark.parametrize("restarted", [False, True], ids=["watching", "restarted"])
 def test_vm_that_ends_before_it_runs_is_not_recorded(
@@ -182,7 +182,7 @@ def test_pod_that_ends_unbound_loses_finalizer(ending: str) -> None:
     if ending == "deleted":
         world.api.delete(pod_at(pod))
     else:
-        world.api.change(pod_at(pod), lambda one: one["status"].update(phase="Failed"))
+        world.api.change(pod_at(pod), lambda document: document["status"].update(phase="Failed"))
     Driver(world).work()
 
     assert world.annotations() == {}
@@ -240,7 +240,7 @@ def test_disabled_sticky_removes_finalizers_with_a_remark() -> None:
     (result,) = driver.work()
 
     assert result.remark == NOT_ENABLED
-    assert [one.metadata.name for one in result.freed] == [pod]
+    assert [launcher.metadata.name for launcher in result.freed] == [pod]
     assert world.annotations() == {}
     assert [path for _, path in world.api.requests if path.startswith(KUBEVIRT)] == []
 
@@ -252,7 +252,7 @@ def test_vmi_scheduler_name_is_used_to_choose_profile() -> None:
     world.ready()
     driver = Driver(world)
     driver.work()
-    world.api.change(vmi_at("vm"), lambda one: one["spec"].update(schedulerName="batch"))
+    world.api.change(vmi_at("vm"), lambda vmi: vmi["spec"].update(schedulerName="batch"))
     driver.settle()
 
     assert scheduler_of(driver.asked[0]) == "default-scheduler"

@@ -32,19 +32,19 @@ def test_stored_vmi_omits_bulky_user_data() -> None:
             "migrationState": {"sourceNode": FILLER, "targetNode": "n1", "completed": True},
         },
     }
-    found = kept.instance(msgspec.convert(source, Instance))
+    vmi = kept.instance(msgspec.convert(source, Instance))
 
-    assert len(msgspec.json.encode(found)) < 1_000
-    assert (found.has_run, found.is_over, found.status.node_name) == (True, True, "n1")
-    above, state = kubevirt.vm_of(found), found.status.migration_state
-    assert above is not None
-    assert above.uid == "u1"
+    assert len(msgspec.json.encode(vmi)) < 1_000
+    assert (vmi.has_run, vmi.is_over, vmi.status.node_name) == (True, True, "n1")
+    vm, state = kubevirt.vm_of(vmi), vmi.status.migration_state
+    assert vm is not None
+    assert vm.uid == "u1"
     assert state is not None
     assert state.has_reached("n1")
 
 
 def test_stored_pod_omits_bulky_user_data() -> None:
-    pinned = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
+    condition = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable"}
     source = {
         "metadata": {
             "name": "launcher",
@@ -55,16 +55,16 @@ def test_stored_pod_omits_bulky_user_data() -> None:
             "ownerReferences": [*OTHERS, owner("VirtualMachineInstance", FILLER)],
         },
         "spec": {"nodeName": "n1", "nodeSelector": {"a": FILLER}},
-        "status": {"phase": "Failed", "conditions": [{"type": FILLER}, pinned]},
+        "status": {"phase": "Failed", "conditions": [{"type": FILLER}, condition]},
     }
-    large = msgspec.convert(source, LauncherPod)
-    found = kept.pod(large)
+    large_pod = msgspec.convert(source, LauncherPod)
+    pod = kept.pod(large_pod)
 
-    assert len(msgspec.json.encode(found)) < 1_000
-    assert decision.may_run_vm(found)
-    assert (found.has_finalizer, found.has_ended, found.is_unschedulable) == (True, True, True)
-    assert found.labels == {kubevirt.MIGRATION_JOB: "u2"}
-    assert (found.spec.node_name, found.metadata.resource_version) == ("n1", "")
+    assert len(msgspec.json.encode(pod)) < 1_000
+    assert decision.may_run_vm(pod)
+    assert (pod.has_finalizer, pod.has_ended, pod.is_unschedulable) == (True, True, True)
+    assert pod.labels == {kubevirt.MIGRATION_JOB: "u2"}
+    assert (pod.spec.node_name, pod.metadata.resource_version) == ("n1", "")
 
 
 def test_pod_with_time_outside_utc_range_is_stored() -> None:

@@ -94,7 +94,7 @@ def moves_after_the_record_was_cleared(world: VmWorld) -> None:
         (moves_after_an_edit, "n9"),
         (moves_after_the_record_was_cleared, ""),
     ],
-    ids=lambda one: getattr(one, "__name__", ""),
+    ids=lambda value: getattr(value, "__name__", ""),
 )
 @pytest.mark.parametrize("restarted", [False, True], ids=["watching", "restarted"])
 def test_record_after_a_migration(
@@ -122,7 +122,8 @@ def test_migration_is_found_despite_wrong_name_on_pod(name: str) -> None:
     job, pod = world.migrate()
     world.bind(pod, "n2")
     world.api.change(
-        pod_at(pod), lambda one: one["metadata"].update(annotations={kubevirt.MIGRATION_NAME: name})
+        pod_at(pod),
+        lambda document: document["metadata"].update(annotations={kubevirt.MIGRATION_NAME: name}),
     )
     driver.work()
 
@@ -138,7 +139,7 @@ def test_migration_search_reduces_page_size_if_too_large() -> None:
     world, driver = world_with_record()
     _, pod = world.migrate()
     world.bind(pod, "n2")
-    world.api.change(pod_at(pod), lambda one: one["metadata"].pop("annotations"))
+    world.api.change(pod_at(pod), lambda document: document["metadata"].pop("annotations"))
     world.migrate()
     driver.see()
     world.api.queries.clear()
@@ -154,7 +155,7 @@ def test_pod_with_invalid_owner_name_loses_finalizer() -> None:
     world, pod = world_with_running_vm()
     world.api.on_request = reject_percent
     world.api.change(
-        pod_at(pod), lambda one: one["metadata"]["ownerReferences"][0].update(name="%")
+        pod_at(pod), lambda document: document["metadata"]["ownerReferences"][0].update(name="%")
     )
     results = Driver(world).work()
 
@@ -165,7 +166,8 @@ def test_pod_with_invalid_owner_name_loses_finalizer() -> None:
 def test_large_pod_loses_finalizer() -> None:
     world, pod = world_with_running_vm()
     world.api.change(
-        pod_at(pod), lambda one: one["metadata"].update(annotations={"example.com/a": "x" * 20_000})
+        pod_at(pod),
+        lambda document: document["metadata"].update(annotations={"example.com/a": "x" * 20_000}),
     )
     (result,) = Driver(world).work()
 
@@ -177,7 +179,7 @@ def test_invalid_timestamp_does_not_block_finalizer_removal(time: str) -> None:
     world, _ = world_with_running_vm()
     writer = {"manager": "curl", "time": time, "fieldsV1": {}}
     changes = {"managedFields": [writer], "deletionTimestamp": "2026-03-01T12:00:00Z"}
-    world.api.change(vm_at("vm"), lambda one: one["metadata"].update(changes))
+    world.api.change(vm_at("vm"), lambda vm: vm["metadata"].update(changes))
     world.status(migrationState={"endTimestamp": time})
     (result,) = Driver(world).work()
 
@@ -188,10 +190,10 @@ def test_pending_migration_does_not_hide_record_author() -> None:
     world, driver = world_with_record()
     world.write("vm", {STICKY_NODE: "n9"})
     migrate_vm(world)
-    _, waiting = world.migrate()
+    _, target = world.migrate()
     driver.work()
 
-    assert (world.record(), world.kept()) == ("n9", [waiting])
+    assert (world.record(), world.kept()) == ("n9", [target])
 
 
 def test_migration_label_in_vm_template_is_ignored() -> None:
@@ -200,7 +202,7 @@ def test_migration_label_in_vm_template_is_ignored() -> None:
     world.bind(pod, "n1")
     world.api.change(
         pod_at(pod),
-        lambda one: one["metadata"]["labels"].update({kubevirt.MIGRATION_JOB: "made up"}),
+        lambda document: document["metadata"]["labels"].update({kubevirt.MIGRATION_JOB: "made up"}),
     )
     world.status(phase="Running")
     world.stop()

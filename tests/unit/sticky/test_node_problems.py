@@ -39,8 +39,8 @@ HEALTHY: Document = {"metadata": {"labels": {"kubevirt.io/schedulable": "true"}}
     ],
 )
 def test_problem(node: Document | None, expected: str) -> None:
-    found = None if node is None else msgspec.convert(node, Node)
-    assert problem_of("n1", found, LauncherPod()) == expected
+    parsed_node = None if node is None else msgspec.convert(node, Node)
+    assert problem_of("n1", parsed_node, LauncherPod()) == expected
 
 
 @pytest.mark.parametrize(

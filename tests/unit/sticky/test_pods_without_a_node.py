@@ -36,7 +36,7 @@ def wrong_uid(pod: Document) -> None:
 @pytest.mark.parametrize(
     "change",
     [provision, own_by_pod, disown, foreign_group, wrong_uid],
-    ids=lambda one: one.__name__,
+    ids=lambda change: change.__name__,
 )
 def test_unrelated_pod_loses_finalizer_and_records_nothing(
     change: Callable[[Document], None],
@@ -72,11 +72,11 @@ def recreate_vm(world: VmWorld) -> None:
 
 
 def orphan_vmi(world: VmWorld) -> None:
-    world.api.change(vmi_at("vm"), lambda one: one["metadata"].pop("ownerReferences"))
+    world.api.change(vmi_at("vm"), lambda vmi: vmi["metadata"].pop("ownerReferences"))
 
 
 def delete_vm(world: VmWorld) -> None:
-    world.api.change(vm_at("vm"), lambda one: one["metadata"].update(finalizers=["kubevirt.io/x"]))
+    world.api.change(vm_at("vm"), lambda vm: vm["metadata"].update(finalizers=["kubevirt.io/x"]))
     world.api.delete(vm_at("vm"))
 
 
@@ -102,7 +102,7 @@ def uninstall_except_operator(world: VmWorld) -> None:
         uninstall,
         uninstall_except_operator,
     ],
-    ids=lambda one: one.__name__,
+    ids=lambda change: change.__name__,
 )
 def test_pod_of_missing_vm_loses_finalizer(change: Callable[[VmWorld], None]) -> None:
     world, pod = world_with_running_vm()
@@ -111,8 +111,7 @@ def test_pod_of_missing_vm_loses_finalizer(change: Callable[[VmWorld], None]) ->
 
     assert not is_kept(world.api.objects[pod_at(pod)])
     assert all(
-        not one["metadata"].get("annotations")
-        for one in world.api.all(f"{KUBEVIRT}/virtualmachines")
+        not vm["metadata"].get("annotations") for vm in world.api.all(f"{KUBEVIRT}/virtualmachines")
     )
 
 
@@ -125,7 +124,7 @@ def test_recreated_vm_that_adopts_running_vmi_is_recorded() -> None:
 
     uid = world.vm()["metadata"]["uid"]
     world.api.change(
-        vmi_at("vm"), lambda one: one["metadata"]["ownerReferences"][0].update(uid=uid)
+        vmi_at("vm"), lambda vmi: vmi["metadata"]["ownerReferences"][0].update(uid=uid)
     )
     driver.work()
     assert dict(world.annotations()) == {STICKY_NODE: "n1", STICKY_NODE_UID: uid}

@@ -35,7 +35,7 @@ def test_node_is_recorded_from_vmi_if_finalizer_is_stripped() -> None:
     pod = world.start()
     driver = Driver(world)
     driver.work()
-    world.api.change(pod_at(pod), lambda one: one["metadata"].update(finalizers=[]))
+    world.api.change(pod_at(pod), lambda document: document["metadata"].update(finalizers=[]))
     world.bind(pod, "n1")
     driver.work()
     assert world.record() == ""

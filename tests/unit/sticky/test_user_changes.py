@@ -60,10 +60,14 @@ def test_cleared_vm_restarted_while_not_sticky_is_recorded_later(*, finalizer: b
 
 
 def test_non_sticky_vm_may_keep_uid_annotation() -> None:
-    many = {f"example.com/{number}": "" for number in range(MAX_ENTRIES)}
-    for kept in (OWN, {STICKY_NODE_UID: "of another VM"}, {**many, STICKY_NODE_UID: "vm-1"}):
+    other_keys = {f"example.com/{number}": "" for number in range(MAX_ENTRIES)}
+    for existing in (
+        OWN,
+        {STICKY_NODE_UID: "of another VM"},
+        {**other_keys, STICKY_NODE_UID: "vm-1"},
+    ):
         world = VmWorld()
-        annotations = {**kept, STICKY: "false"}
+        annotations = {**existing, STICKY: "false"}
         world.write("vm", annotations)
         start_vm(world)
         Driver(world).work()

@@ -44,11 +44,11 @@ def test_pod_found_during_vmi_deletion_is_queued() -> None:
     ],
 )
 def test_vmi_is_queued_only_for_relevant_pod_changes(change: dict[str, object], count: int) -> None:
-    queued: list[ObjectKey] = []
+    keys: list[ObjectKey] = []
     watch = VmWatch(
         FakeApi(),
         lambda _: None,
-        queued.append,
+        keys.append,
         drop=lambda _: None,
         enabled=True,
         on_restart=lambda _: None,
@@ -60,8 +60,8 @@ def test_vmi_is_queued_only_for_relevant_pod_changes(change: dict[str, object], 
         spec=PodSpec(node_name="n1"),
     )
     watch._update_pod(pod)
-    changed = msgspec.structs.replace(pod, **change)
-    watch._update_pod(changed)
+    changed_pod = msgspec.structs.replace(pod, **change)
+    watch._update_pod(changed_pod)
 
-    assert queued == [KEY] * count
-    assert watch.pods_of(KEY) == ([changed] if changed.has_finalizer else [])
+    assert keys == [KEY] * count
+    assert watch.pods_of(KEY) == ([changed_pod] if changed_pod.has_finalizer else [])

@@ -41,4 +41,4 @@ def remove_vmi(world: VmWorld) -> None:
 
 
 def strip_label(world: VmWorld, pod: str) -> None:
-    world.api.change(pod_at(pod), lambda one: one["metadata"]["labels"].clear())
+    world.api.change(pod_at(pod), lambda document: document["metadata"]["labels"].clear())

@@ -8,8 +8,8 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics, ServerMetrics
 
 def series(counter: Counter) -> dict[tuple[str, ...], float]:
     (family,) = counter.collect()
-    samples = [one for one in family.samples if one.name.endswith("_total")]
-    return {tuple(one.labels.values()): one.value for one in samples}
+    samples = [sample for sample in family.samples if sample.name.endswith("_total")]
+    return {tuple(sample.labels.values()): sample.value for sample in samples}
 
 
 def zero(*values: str) -> dict[tuple[str, ...], float]:
@@ -20,10 +20,10 @@ def test_counters_of_the_controller_are_zero_before_the_first_event() -> None:
     """A series that appears with its first event hides this event from increase()."""
     metrics = ControllerMetrics()
 
-    assert series(metrics.releases) == zero(*(one.value for one in Outcome), "early")
-    records = {one.value for one in RecordChange} - {RecordChange.NONE.value} | {"retried"}
+    assert series(metrics.releases) == zero(*(outcome.value for outcome in Outcome), "early")
+    records = {change.value for change in RecordChange} - {RecordChange.NONE.value} | {"retried"}
     assert series(metrics.vm_records) == zero(*records)
-    assert series(metrics.certificate_writes) == zero(*(one.name.lower() for one in Action))
+    assert series(metrics.certificate_writes) == zero(*(action.name.lower() for action in Action))
     assert series(metrics.leader_transitions) == zero("leading", "standby")
     assert series(metrics.watch_restarts) == zero("end", "error", "expired", "relist")
 
@@ -38,11 +38,11 @@ def test_counters_of_the_server_are_zero_before_the_first_event() -> None:
 def test_unknown_gate_names_share_one_series() -> None:
     metrics = ControllerMetrics()
     metrics.hold_plugins = {"delay"}
-    unknown = {(f"x{number}", "time"): 2 for number in range(1_000)}
-    metrics.count_holds = lambda: {("delay", "time"): 3, **unknown}
-    exposed = metrics.exposition().decode()
-    held = [line for line in exposed.splitlines() if line.startswith("holdfast_holds{")]
-    assert sorted(held) == [
+    holds = {(f"x{number}", "time"): 2 for number in range(1_000)}
+    metrics.count_holds = lambda: {("delay", "time"): 3, **holds}
+    exposition = metrics.exposition().decode()
+    lines = [line for line in exposition.splitlines() if line.startswith("holdfast_holds{")]
+    assert sorted(lines) == [
         'holdfast_holds{plugin="delay",reason="time"} 3.0',
         'holdfast_holds{plugin="other",reason="time"} 2000.0',
     ]

@@ -71,13 +71,13 @@ def descriptors() -> Iterator[None]:
     resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
-def connected(server: PageServer, sent: bytes = b"") -> socket.socket:
+def connected(server: PageServer, request: bytes = b"") -> socket.socket:
     """Connect with a small receive window."""
     client = socket.socket()
     client.settimeout(PATIENCE)
     client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
     client.connect((HOST, server.port))
-    client.sendall(sent)
+    client.sendall(request)
     return client
 
 
@@ -133,8 +133,8 @@ def test_unread_response_is_discarded(serve: Serve, path: str) -> None:
 def unsent_bytes(server: PageServer) -> int:
     """Return how many bytes the kernel still holds for clients of a server."""
     rows = [row.split() for row in Path("/proc/net/tcp").read_text().splitlines()[1:]]
-    ours = [row for row in rows if row[1].endswith(f":{server.port:04X}") and row[3] != "0A"]
-    return sum(int(row[4].partition(":")[0], 16) for row in ours)
+    connections = [row for row in rows if row[1].endswith(f":{server.port:04X}") and row[3] != "0A"]
+    return sum(int(row[4].partition(":")[0], 16) for row in connections)
 
 
 @pytest.mark.usefixtures("descriptors")
@@ -150,7 +150,7 @@ def test_many_clients_use_bounded_resources_and_do_not_block_probes(
     serve: Serve, count: int, sent: bytes, limit: int
 ) -> None:
     process = psutil.Process()
-    threads, opened = threading.active_count(), process.num_fds()
+    threads, file_descriptors = threading.active_count(), process.num_fds()
     server = serve(connections=limit)
 
     with contextlib.ExitStack() as clients:
@@ -160,12 +160,12 @@ def test_many_clients_use_bounded_resources_and_do_not_block_probes(
                 assert probe(server, timeout=5) == 200
         assert threading.active_count() <= threads + 2
         assert probe(server, timeout=5) == 200
-        assert process.num_fds() <= opened + count + limit + 8
+        assert process.num_fds() <= file_descriptors + count + limit + 8
     assert probe(server) == 200
     server.stop()
 
     wait_until("the server's threads end", lambda: threading.active_count() <= threads)
-    assert process.num_fds() <= opened
+    assert process.num_fds() <= file_descriptors
 
 
 def test_oldest_connection_is_closed_at_the_limit(serve: Serve) -> None:
@@ -193,8 +193,8 @@ def test_disconnecting_clients_are_not_logged(
     serve: Serve, capfd: pytest.CaptureFixture[str], caplog: pytest.LogCaptureFixture
 ) -> None:
     server = serve()
-    for sent in (DRIP, UNREAD, UNREAD):
-        with connected(server, sent) as client:
+    for request in (DRIP, UNREAD, UNREAD):
+        with connected(server, request) as client:
             time.sleep(0.1)
             client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, RESET)
     assert probe(server) == 200
@@ -289,11 +289,11 @@ def test_running_out_of_descriptors_neither_spins_nor_crashes() -> None:
             process = psutil.Process(child.pid)
             before = process.cpu_times().user + process.cpu_times().system
             time.sleep(2)
-            used = process.cpu_times().user + process.cpu_times().system - before
+            cpu_seconds = process.cpu_times().user + process.cpu_times().system - before
             print(file=child.stdin, flush=True)
             assert everything_from(client).endswith(b"ok")
         _, stderr = child.communicate("\n", timeout=PATIENCE)
 
-    assert used < 0.5
+    assert cpu_seconds < 0.5
     assert stderr.count("cannot accept connections for now: ") == 1
     assert len(stderr.splitlines()) == 1

@@ -100,18 +100,18 @@ def test_slow_attempt_makes_its_namespace_slow(seconds: float, slow: bool) -> No
 
 
 def test_becoming_slow_is_reported_once() -> None:
-    queue, reported = make_queue(), []
-    for at in (0.0, 50.0, 60 + REMEMBERED_SECONDS):
+    queue, results = make_queue(), []
+    for now in (0.0, 50.0, 60 + REMEMBERED_SECONDS):
         start(queue, A)
-        reported.append(queue.done(A, SLOW_SECONDS, at, succeeded=True))
-    assert reported == [True, False, True]
+        results.append(queue.done(A, SLOW_SECONDS, now, succeeded=True))
+    assert results == [True, False, True]
 
 
 def test_namespace_recovers_after_a_while_without_slow_attempts() -> None:
     queue = make_queue(slow=("one", "two"))
-    for seconds, at in ((SLOW_SECONDS, 50.0), (0.1, 60.0)):
+    for seconds, now in ((SLOW_SECONDS, 50.0), (0.1, 60.0)):
         start(queue, A)
-        queue.done(A, seconds, at, succeeded=True)
+        queue.done(A, seconds, now, succeeded=True)
     assert queue.is_slow("one", REMEMBERED_SECONDS + 49)
     assert not queue.is_slow("two", REMEMBERED_SECONDS)
     assert not queue.is_slow("one", REMEMBERED_SECONDS + 50)
@@ -195,23 +195,23 @@ def test_slow_failure_resets_the_worker_share() -> None:
     while len(in_flight) < 5:
         queue.done(in_flight.pop(0), 0.1, 1.0, succeeded=True)
         in_flight += take_all(queue)
-    for left in (4, 3, 2):
+    for share in (4, 3, 2):
         queue.done(in_flight.pop(0), SLOW_SECONDS, 1.0, succeeded=False)
-        assert len(in_flight) == left
-        assert not queue.has_room("one") or left < 2
-        in_flight += take_all(queue) if left < 2 else []
+        assert len(in_flight) == share
+        assert not queue.has_room("one") or share < 2
+        in_flight += take_all(queue) if share < 2 else []
     queue.done(in_flight.pop(0), SLOW_SECONDS, 1.0, succeeded=False)
     assert len(in_flight + take_all(queue)) == 2
 
 
 def hang(queue: FairQueue, in_flight: list[ObjectKey], now: float) -> list[ObjectKey]:
     """Fail each key in flight slowly, one by one; return the keys taken in their place."""
-    following: list[ObjectKey] = []
+    next_keys: list[ObjectKey] = []
     for key in in_flight:
         queue.done(key, SLOW_SECONDS, now, succeeded=False)
         queue.put(key, now, again=True)
-        following += take_all(queue, now)
-    return following
+        next_keys += take_all(queue, now)
+    return next_keys
 
 
 def test_hanging_namespace_gains_workers_periodically() -> None:
@@ -245,8 +245,8 @@ def test_idle_namespace_resets_its_worker_share() -> None:
     in_flight = take_all(queue)
     for key in in_flight:
         queue.done(key, 0.1, 1.0, succeeded=True)
-    (last,) = take_all(queue)
-    queue.done(last, 0.1, 1.0, succeeded=True)
+    (last_key,) = take_all(queue)
+    queue.done(last_key, 0.1, 1.0, succeeded=True)
     for key in many("one"):
         queue.put(key, 2.0)
     assert len(take_all(queue, 2.0)) == 2
@@ -265,16 +265,16 @@ def test_share_used_less_than_half_does_not_grow() -> None:
 
 def test_fast_work_in_a_slow_namespace_outpaces_a_hanging_one() -> None:
     """If one of two slow namespaces hangs, the other gets the rest, not every second turn."""
-    hanging = [("one", str(number)) for number in range(50)]
-    fast = [("two", str(number)) for number in range(50)]
-    queue = make_queue(*hanging, limit=4, slow=("one", "two"))
+    hanging_keys = [("one", str(number)) for number in range(50)]
+    fast_keys = [("two", str(number)) for number in range(50)]
+    queue = make_queue(*hanging_keys, limit=4, slow=("one", "two"))
     take_n(queue, 4)
-    for key in fast:
+    for key in fast_keys:
         queue.put(key, 1.0)
-    queue.done(hanging[0], 10.0, 10.0, succeeded=True)
-    served: Counter[str] = Counter()
-    while (taken := queue.take(10.0)) is not None:
-        served[taken[0]] += 1
-        if taken[0] == "two":
-            queue.done(taken, 0.02, 10.0, succeeded=True)
-    assert served == {"two": 50, "one": 1}
+    queue.done(hanging_keys[0], 10.0, 10.0, succeeded=True)
+    counts: Counter[str] = Counter()
+    while (served_key := queue.take(10.0)) is not None:
+        counts[served_key[0]] += 1
+        if served_key[0] == "two":
+            queue.done(served_key, 0.02, 10.0, succeeded=True)
+    assert counts == {"two": 50, "one": 1}

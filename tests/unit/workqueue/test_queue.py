@@ -195,29 +195,29 @@ def test_new_key_does_not_wait_behind_all_failed_keys() -> None:
 
 def test_keys_beyond_one_ready_batch_are_all_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "READY_AT_ONCE", 3)
-    queue, seen = queue_of(1, **{f"k{number:02}": 1 for number in range(20)}), []
+    queue, keys = queue_of(1, **{f"k{number:02}": 1 for number in range(20)}), []
     while (key := queue.next(1)) is not None:
-        seen.append(key)
+        keys.append(key)
         end(queue, key, 1)
-    assert len(set(seen)) == len(seen) == 20
+    assert len(set(keys)) == len(keys) == 20
 
 
 def paused_queue(**until: float) -> tuple[WorkQueue[float], list[ObjectKey]]:
     """Return a queue with keys in two namespaces, some of them paused, and the keys it reports."""
-    reported: list[ObjectKey] = []
-    queue = WorkQueue[float](float, 9, first=9, on_paused=reported.append)
+    paused_keys: list[ObjectKey] = []
+    queue = WorkQueue[float](float, 9, first=9, on_paused=paused_keys.append)
     queue.pause({{"everywhere": EVERYWHERE}.get(name, name): at for name, at in until.items()}, 0)
     for key, at in ((A, 10), (B, 20), (X, 10)):
         queue.put(key, at)
-    return queue, reported
+    return queue, paused_keys
 
 
 def test_keys_of_a_paused_namespace_are_reported_when_they_are_due() -> None:
-    queue, reported = paused_queue(one=100)
+    queue, paused_keys = paused_queue(one=100)
     assert take_all(queue, 10) == [X]
-    assert reported == [A]
+    assert paused_keys == [A]
     assert take_all(queue, 30) == []
-    assert reported == [A, B]
+    assert paused_keys == [A, B]
     assert queue.wait(30) == 70
 
 
@@ -231,23 +231,23 @@ def test_pause_ends_at_its_time() -> None:
 
 
 def test_new_pause_replaces_a_pause_of_all_namespaces() -> None:
-    queue, reported = paused_queue(everywhere=float("inf"))
+    queue, paused_keys = paused_queue(everywhere=float("inf"))
     assert take_all(queue, 30) == []
-    assert sorted(reported) == [A, B, X]
+    assert sorted(paused_keys) == [A, B, X]
     queue.pause({"two": float("inf")}, 30)
     assert take_all(queue, 30) == [A, B]
 
 
 def test_pause_applies_to_ready_keys() -> None:
-    queue, reported = paused_queue()
+    queue, paused_keys = paused_queue()
     assert queue.next(10) == A
     queue.pause({"one": 50, "two": 50}, 10)
-    assert reported == [X]
+    assert paused_keys == [X]
     assert take_all(queue, 20) == []
     end(queue, A, 20, succeeded=False)
     queue.retry(A, 20, at_least=5)
     assert take_all(queue, 40) == []
-    assert reported == [X, B, A]
+    assert paused_keys == [X, B, A]
     queue.discard(X)
     assert take_all(queue, 50) == [B, A]
 
@@ -269,9 +269,9 @@ def test_due_does_not_visit_items_that_are_not_due() -> None:
             return super().get(*arguments)  # type: ignore[call-overload,no-any-return]
 
     queue = queue_of(**{f"p{number}": number for number in range(10_000)})
-    queue._items = counting = CountingDict(queue._items)
+    queue._items = items = CountingDict(queue._items)
     assert sorted(at for _, at in queue.due(4)) == [0, 1, 2, 3, 4]
-    assert counting.lookups < 100
+    assert items.lookups < 100
 
 
 changes = st.lists(
@@ -310,5 +310,5 @@ def test_queue_agrees_with_a_sorted_table(actions: list[tuple[str, str, int]]) -
             assert take_all(queue, now) == expected
             in_flight |= dict.fromkeys(expected, False)
         assert dict(queue.due(now)) == {key: at for key, at in table.items() if at <= now}
-        waiting = (at for key, at in table.items() if key not in in_flight)
-        assert queue.wait(now) == min(waiting, default=float("inf")) - now
+        due_times = (at for key, at in table.items() if key not in in_flight)
+        assert queue.wait(now) == min(due_times, default=float("inf")) - now

@@ -28,7 +28,7 @@ def test_table(row: WindowRow) -> None:
     with pytest.raises(InvalidValueError) as caught:
         windows.parse(row.value)
     message = str(caught.value)
-    assert [one for one in WindowRefusal if f" {one}" in f" {message}"] == [row.outcome]
+    assert [refusal for refusal in WindowRefusal if f" {refusal}" in f" {message}"] == [row.outcome]
     assert len(message) <= 250
     assert message.isprintable()
     assert message.replace("…", "").isascii()
@@ -143,43 +143,43 @@ def on(*closed: str, text: str) -> Windows:
     ],
 )
 def test_openings_and_closings(opened: Windows, since: str, expected: list[str]) -> None:
-    at: int | None = parse_instant(since)
-    found = []
+    instant: int | None = parse_instant(since)
+    instants = []
     for number in range(len(expected)):
-        assert at is not None
-        at = opened.closes_ms(at) if number % 2 else opened.next_open_ms(at)
-        assert at is not None
-        assert opened.is_open(at) is (number % 2 == 0)
-        found.append(canonical_instant(at))
-    assert found == expected
+        assert instant is not None
+        instant = opened.closes_ms(instant) if number % 2 else opened.next_open_ms(instant)
+        assert instant is not None
+        assert opened.is_open(instant) is (number % 2 == 0)
+        instants.append(canonical_instant(instant))
+    assert instants == expected
 
 
 def test_searches_are_independent() -> None:
-    opened = on(text="Mon 09:00-10:00")
+    calendar = on(text="Mon 09:00-10:00")
     monday = parse_instant("2027-01-04T09:00:00Z")
     instants = [monday - DAY, monday, monday + MINUTE, monday + 2 * DAY, monday - 8 * DAY]
     expected = [monday] * 2 + [monday + MINUTE, monday + 7 * DAY, monday - 7 * DAY]
-    assert [opened.next_open_ms(at) for at in instants] == expected
+    assert [calendar.next_open_ms(instant) for instant in instants] == expected
 
 
 @pytest.mark.parametrize("at_ms", [-1, 2**62, -(2**62), parse_instant("9999-01-01T00:00:00Z")])
 def test_instants_outside_the_calendar(at_ms: int) -> None:
-    always = windows.parse("00:00-24:00")
+    calendar = windows.parse("00:00-24:00")
 
-    assert not always.is_open(at_ms)
-    assert always.next_open_ms(at_ms) is None
-    assert always.closes_ms(at_ms) == at_ms
+    assert not calendar.is_open(at_ms)
+    assert calendar.next_open_ms(at_ms) is None
+    assert calendar.closes_ms(at_ms) == at_ms
 
 
 def test_search_ends_at_the_horizon() -> None:
-    at = parse_instant("2027-01-01T00:00:00Z")
+    start = parse_instant("2027-01-01T00:00:00Z")
 
-    assert windows.parse("00:00-12:00, 12:00-24:00 Cuba").closes_ms(at) is None
-    assert on("2027-01-07", text="00:00-24:00").closes_ms(at) == at + 6 * DAY
-    assert on("2027-01-08", text="00:00-24:00").closes_ms(at) is None
-    assert on("2027-01-08", text="00:00-24:00").closes_ms(at, 8 * DAY) == at + 7 * DAY
-    assert on("2027-01-01/2029-01-01", text="00:00-24:00").next_open_ms(at) is None
-    assert on("2027-01-01/2027-12-31", text="00:00-24:00").next_open_ms(at) == at + 365 * DAY
+    assert windows.parse("00:00-12:00, 12:00-24:00 Cuba").closes_ms(start) is None
+    assert on("2027-01-07", text="00:00-24:00").closes_ms(start) == start + 6 * DAY
+    assert on("2027-01-08", text="00:00-24:00").closes_ms(start) is None
+    assert on("2027-01-08", text="00:00-24:00").closes_ms(start, 8 * DAY) == start + 7 * DAY
+    assert on("2027-01-01/2029-01-01", text="00:00-24:00").next_open_ms(start) is None
+    assert on("2027-01-01/2027-12-31", text="00:00-24:00").next_open_ms(start) == start + 365 * DAY
 
 
 # --- against an independent implementation: a scan of the local wall time, minute by minute ----
@@ -199,10 +199,14 @@ def is_open(local: datetime, text: str, closed: date) -> bool:
     start, end = hours.split("-")
     now, today = f"{local:%H:%M}", local.date()
     if start < end:
-        opened = today if start <= now < end else None
+        opening_day = today if start <= now < end else None
     else:
-        opened = today if now >= start else today - timedelta(days=1) if now < end else None
-    return opened is not None and opened.weekday() in week and closed not in {opened, today}
+        opening_day = today if now >= start else today - timedelta(days=1) if now < end else None
+    return (
+        opening_day is not None
+        and opening_day.weekday() in week
+        and closed not in {opening_day, today}
+    )
 
 
 @cache
@@ -210,27 +214,30 @@ def changes(zone: str) -> list[int]:
     """Find the hours of 2027 in which a zone's offset changes; the start of the year if none."""
     info = zoneinfo.ZoneInfo(zone)
     hours = [datetime(2027, 1, 1, tzinfo=UTC) + timedelta(hours=n) for n in range(0, 8_760, 24)]
-    offsets = [one.astimezone(info).utcoffset() for one in hours]
-    found = [n for n in range(1, len(hours)) if offsets[n] != offsets[n - 1]]
-    return [int(hours[n - 1].timestamp()) * 1_000 for n in found or [1]]
+    offsets = [hour.astimezone(info).utcoffset() for hour in hours]
+    indices = [n for n in range(1, len(hours)) if offsets[n] != offsets[n - 1]]
+    return [int(hours[n - 1].timestamp()) * 1_000 for n in indices or [1]]
 
 
 CLOCK = st.builds(lambda h, m: f"{h:02}:{m:02}", st.integers(0, 23), st.sampled_from([0, 15, 59]))
 
 
 def check(zone: str, start: int, text: str, closed: date, minute: int) -> None:
-    opened = on(closed.isoformat(), text=f"{text} {zone}")
+    calendar = on(closed.isoformat(), text=f"{text} {zone}")
     expected = [is_open(local, text, closed) for local in local_times(zone, start)]
     instants = range(start - DAY, start + 2 * DAY, MINUTE)
-    at = instants[minute]
+    instant = instants[minute]
 
-    assert opened.is_open(at) is expected[minute]
-    assert opened.is_open(at + MINUTE - 1) is expected[minute]
-    for found, sought in ((opened.next_open_ms(at), True), (opened.closes_ms(at), False)):
-        if sought in expected[minute:]:
-            assert found == instants[expected.index(sought, minute)]
+    assert calendar.is_open(instant) is expected[minute]
+    assert calendar.is_open(instant + MINUTE - 1) is expected[minute]
+    for result, state in (
+        (calendar.next_open_ms(instant), True),
+        (calendar.closes_ms(instant), False),
+    ):
+        if state in expected[minute:]:
+            assert result == instants[expected.index(state, minute)]
         else:
-            assert found is None or found >= instants.stop
+            assert result is None or result >= instants.stop
 
 
 @settings(max_examples=100)
@@ -238,7 +245,7 @@ def check(zone: str, start: int, text: str, closed: date, minute: int) -> None:
     zone=st.sampled_from(ZONES),
     change=st.integers(0, 3),
     days=st.tuples(st.sampled_from(DAYS), st.sampled_from(DAYS)),
-    hours=st.tuples(CLOCK, CLOCK | st.just("24:00")).filter(lambda both: both[0] != both[1]),
+    hours=st.tuples(CLOCK, CLOCK | st.just("24:00")).filter(lambda times: times[0] != times[1]),
     closed=st.integers(-2, 5),
     minute=st.integers(0, 2 * 1_440),
 )
@@ -262,23 +269,23 @@ def test_one_day_in_every_time_zone(hours: str) -> None:
     start = parse_instant("2027-03-28T00:00:00Z")
     for zone in ZONES:
         info = zoneinfo.ZoneInfo(zone)
-        opened = windows.parse(f"{hours} {zone}")
-        at, end = start, start + DAY
+        calendar = windows.parse(f"{hours} {zone}")
+        instant, end = start, start + DAY
         for quarter in range(start, end, 15 * MINUTE):
             local = datetime.fromtimestamp(quarter // 1_000, UTC).astimezone(info)
             expected = is_open(local, f"Mon-Sun {hours}", date(1970, 1, 1))
-            assert opened.is_open(quarter) is expected, (zone, local)
-        while at < end:
-            opens = opened.next_open_ms(at)
+            assert calendar.is_open(quarter) is expected, (zone, local)
+        while instant < end:
+            opens = calendar.next_open_ms(instant)
             assert opens is not None
-            closes = opened.closes_ms(opens)
+            closes = calendar.closes_ms(opens)
             assert closes is not None
-            assert at <= opens < closes
-            assert opened.is_open(opens)
-            assert opened.is_open(closes - 1)
-            assert not opened.is_open(closes)
-            began = opened.opened_ms(closes - 1, start - DAY)
-            assert began == opens if opens > at else began <= opens
-            assert opened.is_open(began)
-            assert not opened.is_open(began - 1)
-            at = closes
+            assert instant <= opens < closes
+            assert calendar.is_open(opens)
+            assert calendar.is_open(closes - 1)
+            assert not calendar.is_open(closes)
+            opening = calendar.opened_ms(closes - 1, start - DAY)
+            assert opening == opens if opens > instant else opening <= opens
+            assert calendar.is_open(opening)
+            assert not calendar.is_open(opening - 1)
+            instant = closes

@@ -67,9 +67,9 @@ def test_kubectl_short_name_gets_a_hint(value: str, hint: str) -> None:
 
 
 def review(point: str, pod: Any, **fields: Any) -> Result:
-    found = read_review(pod, **fields)
+    pod_review = read_review(pod, **fields)
     decide: Callable[..., Result] = getattr(After(AfterArgs()), point)
-    return decide(found.pod, Context(found, "*", CREATED_MS))
+    return decide(pod_review.pod, Context(pod_review, "*", CREATED_MS))
 
 
 def waiting_pod(value: str = "job/migrate", **fields: Any) -> Any:
@@ -91,13 +91,13 @@ def waiting_pod(value: str = "job/migrate", **fields: Any) -> Any:
     ],
 )
 def test_new_pod(pod: Any, mutated: str, validated: str, by: Any) -> None:
-    made, checked = review("mutate", pod, **by), review("validate", pod, **by)
+    mutation, validation = review("mutate", pod, **by), review("validate", pod, **by)
 
-    assert mutated in f"{made.edits}{made.warnings}{made.reason}"
-    assert (made.code is Code.SUCCESS) == (mutated in {"AddGate", "nodeName"})
-    assert (AddGate(GATE) in made.edits) == (mutated == "AddGate")
-    assert validated in checked.reason
-    assert (checked.code is Code.REJECT) == bool(validated)
+    assert mutated in f"{mutation.edits}{mutation.warnings}{mutation.reason}"
+    assert (mutation.code is Code.SUCCESS) == (mutated in {"AddGate", "nodeName"})
+    assert (AddGate(GATE) in mutation.edits) == (mutated == "AddGate")
+    assert validated in validation.reason
+    assert (validation.code is Code.REJECT) == bool(validated)
 
 
 @pytest.mark.parametrize(
@@ -146,10 +146,10 @@ def test_stateful_set_that_waits_for_its_own_pod(kind: str, value: str, *, waits
 )
 def test_unknown_condition_gets_a_warning(value: str, advice: str) -> None:
     for operation in ("CREATE", "UPDATE"):
-        found = review("validate", waiting_pod(value, gates=[GATE]), operation=operation)
-        assert found.code is Code.SUCCESS
-        assert len(found.warnings) == bool(advice)
-        assert all(advice in one and len(one) < 256 for one in found.warnings)
+        result = review("validate", waiting_pod(value, gates=[GATE]), operation=operation)
+        assert result.code is Code.SUCCESS
+        assert len(result.warnings) == bool(advice)
+        assert all(advice in warning and len(warning) < 256 for warning in result.warnings)
 
 
 # --- objects -----------------------------------------------------------------------------------
@@ -204,30 +204,32 @@ def ready(kind: str, **status: Any) -> Any:
     ids=str,
 )
 def test_condition_of_an_object(target: str, document: Any, met: bool) -> None:
-    (parsed,) = after_targets.parse(target, KINDS)
+    (waited_target,) = after_targets.parse(target, KINDS)
     states: dict[ObjectKey, frozenset[str]] = {}
 
-    key, _ = after_conditions.update(states, parsed.kind, waited_object(document))
+    key, _ = after_conditions.update(states, waited_target.kind, waited_object(document))
 
     assert key == ("default", "x")
-    assert after_conditions.is_met(parsed, states[key]) is met
-    after_conditions.update(states, parsed.kind, waited_object(document), deleted=True)
-    assert not after_conditions.is_met(parsed, states.get(key))
+    assert after_conditions.is_met(waited_target, states[key]) is met
+    after_conditions.update(states, waited_target.kind, waited_object(document), deleted=True)
+    assert not after_conditions.is_met(waited_target, states.get(key))
 
 
 def test_conditions_of_a_custom_kind_are_bounded() -> None:
     kind = after_targets.WaitedKind("x", "a.io", "v1", "xs", "Ready", selectable=True)
     types = ["x" * 318, "Ready", *(f"C{n}" for n in range(10_000))]
-    document = {"status": {"conditions": [{"type": one, "status": "True"} for one in types]}}
+    document = {
+        "status": {"conditions": [{"type": condition, "status": "True"} for condition in types]}
+    }
     states: dict[ObjectKey, frozenset[str]] = {}
-    shared = after_conditions._shared.cache_info().currsize
+    cache_size = after_conditions._shared.cache_info().currsize
     after_conditions.update(states, kind, waited_object(document))
 
     (state,) = states.values()
     assert len(state) == 101
     assert "Ready" in state
     assert max(map(len, state)) <= 317
-    assert after_conditions._shared.cache_info().currsize == shared
+    assert after_conditions._shared.cache_info().currsize == cache_size
 
 
 def waited_object(document: Any, name: str = "x", service: str = "x") -> WaitedObject:
@@ -290,8 +292,8 @@ def test_pod_waits_until_all_objects_are_ready() -> None:
     assert controller.rechecked == [WEB]
     assert controller.permit("job/x, service/x") == Wait(None, "waits for service/x:Ready")
     slices = [waited_object({"endpoints": [{}]}, name) for name in ("x-1", "x-2")]
-    for one in slices:
-        controller.handlers[SLICES].on_update(one)
+    for endpoint_slice in slices:
+        controller.handlers[SLICES].on_update(endpoint_slice)
     controller.handlers[SLICES].on_delete(slices[0])
     assert controller.rechecked == [WEB, WEB]
     assert controller.permit("job/x, service/x") == Allow()
@@ -329,16 +331,16 @@ def test_cluster_scoped_kind_is_reported() -> None:
     controller = FakeController(custom_kinds=(CustomKind(**CERTIFICATE, condition="Ready"),))
     value, path = "certificates.cert-manager.io/x", "/apis/cert-manager.io/v1/certificates"
     problem = Wait(None, f"waits for {value}:Ready", f"{path} is not namespaced")
-    one = msgspec.convert({"metadata": {"name": "x"}}, WaitedObject)
+    certificate = msgspec.convert({"metadata": {"name": "x"}}, WaitedObject)
     controller.permit(value)
     handler = controller.handlers[path]
-    handler.on_sync([one])
+    handler.on_sync([certificate])
     assert controller.rechecked == [WEB]
     assert controller.permit(value) == problem
     handler.on_sync([])
     assert controller.permit(value) == Wait(None, f"waits for {value}:Ready")
-    handler.on_update(one)
-    handler.on_update(one)
+    handler.on_update(certificate)
+    handler.on_update(certificate)
     assert controller.rechecked == [WEB] * 3
     assert controller.permit(value) == problem
 
@@ -405,9 +407,9 @@ def test_thousand_waiters_are_rechecked() -> None:
     ids=["no annotation", "objects", "a kind that is no longer allowed"],
 )
 def test_permit_outside_the_controller(pod: Any, expected: Any) -> None:
-    answer = After(AfterArgs()).permit(Pod.of(pod), 0)
+    result = After(AfterArgs()).permit(Pod.of(pod), 0)
 
-    assert answer == expected or type(answer) is expected
+    assert result == expected or type(result) is expected
 
 
 COMPLETE = {"status": {"conditions": [{"type": "Complete", "status": "True"}]}}
@@ -435,24 +437,24 @@ READY_SLICE = {"metadata": {"labels": {"kubernetes.io/service-name": "db"}}, "en
 def test_command_looks_up_the_objects(objects: dict[str, Any], expected: Any) -> None:
     api = FakeApi()
     api.kinds.add(SLICES)
-    for path, one in objects.items():
+    for path, document in objects.items():
         kind, _, name = path.partition("/")
         root = SLICES if kind == "endpointslices" else JOBS
         namespace = f"{root.rpartition('/')[0]}/namespaces/default/{kind}"
-        if one is None:
+        if document is None:
             api.before("GET", lambda: _raise(status_error(403)))
         else:
-            metadata = {"namespace": "default", "name": name, **one.get("metadata", {})}
-            api.put(f"{namespace}/{name}", {**one, "metadata": metadata})
+            metadata = {"namespace": "default", "name": name, **document.get("metadata", {})}
+            api.put(f"{namespace}/{name}", {**document, "metadata": metadata})
     handle = Handle()
     handle.connect(lookup=ClusterLookup(lambda: api))
     plugin = After(AfterArgs(), handle)
     pod = Pod.of(waiting_pod("job/x, service/db", gates=[GATE]))
 
     assert plugin.permit(pod, 0) == expected
-    asked = len(api.requests)
+    request_count = len(api.requests)
     assert plugin.permit(pod, 0) == expected
-    assert len(api.requests) == asked  # results and errors are cached
+    assert len(api.requests) == request_count  # results and errors are cached
 
 
 def test_lookups_for_very_many_objects_are_limited() -> None:
@@ -461,9 +463,9 @@ def test_lookups_for_very_many_objects_are_limited() -> None:
     plugin = After(AfterArgs(), handle)
     for pod in range(20):
         names = ", ".join(f"job/x-{pod}-{number}" for number in range(32))
-        last = plugin.permit(Pod.of(waiting_pod(names, gates=[GATE])), 0)
-    assert isinstance(last, Wait)
-    assert last.reason.startswith("waits for (state unknown) job/x-19-0:Complete, job/x-19-1:")
+        result = plugin.permit(Pod.of(waiting_pod(names, gates=[GATE])), 0)
+    assert isinstance(result, Wait)
+    assert result.reason.startswith("waits for (state unknown) job/x-19-0:Complete, job/x-19-1:")
     assert len(api.requests) == 100
 
 
@@ -472,11 +474,11 @@ def test_lookup_limit_resets_after_a_minute() -> None:
     lookup = ClusterLookup(FakeApi, per_minute=1, timer=lambda: now[0])
     handle.connect(lookup=lookup)
     plugin = After(AfterArgs(), handle)
-    answers = []
+    results = []
     for now[0], name in ((0.0, "a"), (0.0, "b"), (60.0, "b")):
-        answers.append(plugin.permit(Pod.of(waiting_pod(f"job/{name}", gates=[GATE])), 0))
+        results.append(plugin.permit(Pod.of(waiting_pod(f"job/{name}", gates=[GATE])), 0))
     reasons = "job/a:Complete", "(state unknown) job/b:Complete", "job/b:Complete"
-    assert answers == [Wait(None, f"waits for {reason}") for reason in reasons]
+    assert results == [Wait(None, f"waits for {reason}") for reason in reasons]
 
 
 def _raise(exc: Exception) -> None:

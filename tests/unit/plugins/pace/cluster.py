@@ -151,7 +151,7 @@ class Cluster:
             {**pod.annotations, RELEASED_ANNOTATION: instant},
             name=uid,
             uid=uid,
-            owners=[owned_by(one.uid) for one in pod.metadata.owner_references or ()],
+            owners=[owned_by(owner.uid) for owner in pod.metadata.owner_references or ()],
         )
         self.pods[uid] = Pod.of(document)
         self.decider.forget(uid)
@@ -168,8 +168,8 @@ class Cluster:
     def delete(self, uid: str) -> None:
         pod = self.pods.pop(uid)
         self.decider.forget(uid)
-        gone = paced_pod(pod, ready=False)
-        self.at(self.now + 5, self._in_epoch(lambda: self.plugin.slots.on_delete(gone)))
+        deleted = paced_pod(pod, ready=False)
+        self.at(self.now + 5, self._in_epoch(lambda: self.plugin.slots.on_delete(deleted)))
 
     def report(self, uid: str) -> None:
         """Have the watch of paced pods report a pod after a lag, in its state at that time."""
@@ -206,11 +206,11 @@ class Cluster:
         """Return the largest number of pods that were starting at the same time."""
         changes = [(at, 1) for at, _ in self.released]
         changes += [(self.ready[uid], -1) for _, uid in self.released if uid in self.ready]
-        most = count = 0
+        highest = count = 0
         for _, change in sorted(changes):
             count += change
-            most = max(most, count)
-        return most
+            highest = max(highest, count)
+        return highest
 
     def shortest_interval(self, releases: int) -> int:
         """Return the shortest time between a release and the one `releases` later."""

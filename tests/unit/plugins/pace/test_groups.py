@@ -65,17 +65,17 @@ def test_pod_with_a_changed_owner_keeps_its_group(text: str) -> None:
     groups = PaceGroups(lambda: CREATED_MS)
     groups.add(pace_args.check(PaceArgs(paces=(SLOW,))))
     labels = {KEY: "hash of rs-1"}
-    found = [
+    found_groups = [
         groups.find(read_pod({KEY: text}, labels=labels, owners=owners)).group
         for owners in ([owned_by("rs-1")], [owned_by("forged")], [])
     ]
-    assert all(one is found[0] for one in found)
+    assert all(group is found_groups[0] for group in found_groups)
 
 
 def test_group_key_is_short_even_for_a_megabyte_uid() -> None:
     owner = owned_by("x" * 1_000_000)
-    found = PaceGroups(lambda: CREATED_MS).find(read_pod({KEY: "1/24h"}, owners=[owner]))
-    assert len("".join(found.group_key)) < 100
+    member = PaceGroups(lambda: CREATED_MS).find(read_pod({KEY: "1/24h"}, owners=[owner]))
+    assert len("".join(member.group_key)) < 100
 
 
 TWO_PROFILES = """
@@ -88,16 +88,16 @@ profiles:
 
 def test_profiles_share_the_slots_of_a_pace() -> None:
     profiles = make_profiles(TWO_PROFILES)
-    one, other = (each for each in profiles.plugins if isinstance(each, Pace))
-    assert one.slots is other.slots
+    first_pace, second_pace = (plugin for plugin in profiles.plugins if isinstance(plugin, Pace))
+    assert first_pace.slots is second_pace.slots
     assert pipelines.count_paces(profiles) == {"jvm": (0, 0), "b": (0, 0)}
 
     cluster = Cluster(JVM_OF_ONE)
-    second = plugin_of(JVM_OF_ONE, handle=cluster.plugin.handle)
+    third_pace = plugin_of(JVM_OF_ONE, handle=cluster.plugin.handle)
     cluster.create("a", "jvm")
     cluster.run(500)
     cluster.create("b", "jvm")
-    assert isinstance(second.permit(cluster.pods["b"], cluster.now - 5), Wait)
+    assert isinstance(third_pace.permit(cluster.pods["b"], cluster.now - 5), Wait)
 
 
 def test_profiles_that_define_a_pace_differently_are_rejected() -> None:
@@ -132,9 +132,9 @@ def test_idle_groups_keep_only_their_releases() -> None:
     release(1_500, "24h")
     assert (len(groups), groups._groups) == (1_500, {})
     owner = owned_by(f"24h-{now}-7")
-    again = groups.find(read_pod({KEY: "1/24h"}, owners=[owner]))
-    again.group.wait("v", ((0, 0, 0), ("default", "v"), again.limits))
-    assert list(again.group.calls(now)) == [(("default", "v"), now + 86_400_000)]
+    member = groups.find(read_pod({KEY: "1/24h"}, owners=[owner]))
+    member.group.wait("v", ((0, 0, 0), ("default", "v"), member.limits))
+    assert list(member.group.calls(now)) == [(("default", "v"), now + 86_400_000)]
 
     now += 86_400_000
     release(600, "24h")
@@ -151,13 +151,13 @@ def test_namespace_with_many_paces_evicts_only_its_own_releases() -> None:
         start_once(groups, CREATED_MS, f"1,{number}/24h", namespace="evil")
 
     assert 10_000 <= len(groups) <= 11_000
-    for text, namespace, kept in (
+    for text, namespace, is_kept in (
         ("1/1m", "other", True),
         ("2/24h", "evil", True),
         ("1/86300s", "evil", False),
     ):
         group = groups.find(read_pod({KEY: text}, namespace=namespace)).group
-        assert bool(group.releases) is kept
+        assert bool(group.releases) is is_kept
 
 
 class Unscanned(dict[str, int]):
@@ -179,9 +179,9 @@ def test_due_time_is_found_without_scanning_all_starting_pods() -> None:
     group.wait("waits", ((0, 0, 0), ("default", "waits"), pace.parse("60")))
 
     assert group.turn_at("waits") == sorted(set(ends) - {ends[7]})[99 - 60]
-    late = group.overdue(500)
-    assert late == sorted(late, key=lambda uid: ends[int(uid[1:])])
-    assert {*late} == {f"p{n}" for n, end in enumerate(ends) if end <= 500 and n != 7}
+    uids = group.overdue(500)
+    assert uids == sorted(uids, key=lambda uid: ends[int(uid[1:])])
+    assert {*uids} == {f"p{n}" for n, end in enumerate(ends) if end <= 500 and n != 7}
 
 
 def test_sync_settles_each_group_once_after_its_pods() -> None:
@@ -189,17 +189,17 @@ def test_sync_settles_each_group_once_after_its_pods() -> None:
     for number in range(20):
         cluster.create(f"p{number}", "20", owner=f"rs-{number % 2}")
     cluster.run(300)
-    slots, settled = cluster.plugin.slots, list[PaceGroup]()
+    slots, settled_groups = cluster.plugin.slots, list[PaceGroup]()
     settle = slots._settle
 
-    def count(group: PaceGroup, now_ms: int, found: Any) -> None:
-        settled.append(group)
-        settle(group, now_ms, found)
+    def count(group: PaceGroup, now_ms: int, notices: Any) -> None:
+        settled_groups.append(group)
+        settle(group, now_ms, notices)
 
     slots._settle = count  # type: ignore[method-assign]
     assert slots.watch is not None
     slots.watch.on_sync(cluster.stored())
-    assert len(settled) == 20 + 2
+    assert len(settled_groups) == 20 + 2
 
 
 def test_thousands_of_different_paces_share_one_series() -> None:

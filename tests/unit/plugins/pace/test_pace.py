@@ -91,24 +91,24 @@ def call(point: str, annotation: str | None, **fields: Any) -> Result:
 def test_pod_with_a_pace_gets_gate_and_label() -> None:
     assert call("mutate", None) == skip()
     assert call("mutate", "jvm") == success(AddGate(GATE), SetLabel(KEY, "jvm"))
-    owned = [call("mutate", text).edits[1] for text in ("4", "5")]
-    free = [call("mutate", text, owners=[]).edits[1] for text in ("4", "04", "5")]
-    assert owned[0] == owned[1] not in free
-    assert free[0] == free[1] != free[2]
+    owned_labels = [call("mutate", text).edits[1] for text in ("4", "5")]
+    ownerless_labels = [call("mutate", text, owners=[]).edits[1] for text in ("4", "04", "5")]
+    assert owned_labels[0] == owned_labels[1] not in ownerless_labels
+    assert ownerless_labels[0] == ownerless_labels[1] != ownerless_labels[2]
     assert call("mutate", "jvm", node="n1").edits == ()
 
 
 def test_forged_label_is_removed_from_pods_that_are_not_held() -> None:
     """Cover a pod that is already bound to a node, and a migration target."""
     labels = {KEY: "jvm", MIGRATION_JOB: "job"}
-    bound = call("mutate", "jvm", node="n1", labels=labels)
-    assert bound == success(RemoveLabel(KEY), warnings=[BOUND])
+    result = call("mutate", "jvm", node="n1", labels=labels)
+    assert result == success(RemoveLabel(KEY), warnings=[BOUND])
     assert call("mutate", "jvm", labels=labels).edits == (AddGate(GATE), SetLabel(KEY, "jvm"))
-    target = read_review(
+    review = read_review(
         make_pod({KEY: "jvm"}, labels=labels, owners=[owner_of(VMI, "vm", "u")]),
         userInfo={"username": CONTROLLER_ACCOUNT},
     )
-    verdict = pipeline_of(plugin_of(JVM)).mutate(target, now_ms=CREATED_MS)
+    verdict = pipeline_of(plugin_of(JVM)).mutate(review, now_ms=CREATED_MS)
     assert verdict.edits == [RemoveLabel(KEY)]
 
 

@@ -60,8 +60,8 @@ def test_slots_are_busy_while_pods_wait() -> None:
     cluster.run()
 
     (first, _), (last, _) = cluster.released[0], cluster.released[-4]
-    busy = sum(min(cluster.ready[uid], last) - at for at, uid in cluster.released if at < last)
-    assert busy / (4 * (last - first)) > 0.95
+    busy_ms = sum(min(cluster.ready[uid], last) - at for at, uid in cluster.released if at < last)
+    assert busy_ms / (4 * (last - first)) > 0.95
 
 
 def test_releases_keep_up_with_the_rate() -> None:
@@ -77,11 +77,11 @@ def test_releases_keep_up_with_the_rate() -> None:
 def test_release_delayed_by_a_webhook_counts_from_its_end() -> None:
     cluster = manual_cluster("a", "b", pace="1/10s")
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
-    recorded = durations.canonical_instant(cluster.now - 5)
+    released_at = durations.canonical_instant(cluster.now - 5)
     cluster.attempts = True
     cluster.run(30_000)
-    written = {KEY: "1/10s", RELEASED_ANNOTATION: recorded}
-    cluster.pods["a"] = read_pod(written, name="a", uid="a", owners=[owned_by("rs-1")])
+    annotations = {KEY: "1/10s", RELEASED_ANNOTATION: released_at}
+    cluster.pods["a"] = read_pod(annotations, name="a", uid="a", owners=[owned_by("rs-1")])
     cluster.released.append((cluster.now, "a"))
     cluster.report("a")
     cluster.run(60_000)
@@ -99,11 +99,11 @@ def test_only_the_first_pod_in_the_queue_gets_a_due_time() -> None:
     cluster.run(100)
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     cluster.plugin.slots.on_update(paced_pod(read_released("a"), ready=False))
-    first = [cluster.plugin.permit(cluster.pods["b"], cluster.now - 5) for _ in range(3)]
+    waits = [cluster.plugin.permit(cluster.pods["b"], cluster.now - 5) for _ in range(3)]
     due = cluster.decider.reserve(cluster.pods["b"], cluster.now - 5)
 
     assert due is not None
-    assert first == [Wait(due.at_ms, "at most 1 in 1s")] * 3
+    assert waits == [Wait(due.at_ms, "at most 1 in 1s")] * 3
     assert 1_000 <= due.at_ms - cluster.now < 1_100
     assert cluster.plugin.permit(cluster.pods["c"], cluster.now - 5) == Wait(
         reason="at most 1 in 1s"
@@ -244,9 +244,9 @@ def test_forged_later_release_time_does_not_extend_the_timeout() -> None:
     cluster.becomes_ready = lambda _uid: False
     cluster.create("stuck", "1")
     cluster.run(100)
-    forged = {KEY: "1", RELEASED_ANNOTATION: "9999-01-01T00:00:00Z"}
+    annotations = {KEY: "1", RELEASED_ANNOTATION: "9999-01-01T00:00:00Z"}
     for uid in ("stuck", "never held"):
-        pod = Pod.of(make_pod(forged, name=uid, uid=uid, owners=[owned_by("rs-1")]))
+        pod = Pod.of(make_pod(annotations, name=uid, uid=uid, owners=[owned_by("rs-1")]))
         cluster.plugin.slots.on_update(paced_pod(pod, ready=False))
     cluster.create("next", "1")
     cluster.run()
@@ -261,8 +261,8 @@ def test_forged_earlier_release_time_does_not_free_the_slot() -> None:
     for uid in ("starting", "next"):
         cluster.create(uid, "1")
         cluster.run(100)
-    forged = {KEY: "1", RELEASED_ANNOTATION: durations.canonical_instant(CREATED_MS)}
-    pod = Pod.of(make_pod(forged, name="starting", uid="starting", owners=[owned_by("rs-1")]))
+    annotations = {KEY: "1", RELEASED_ANNOTATION: durations.canonical_instant(CREATED_MS)}
+    pod = Pod.of(make_pod(annotations, name="starting", uid="starting", owners=[owned_by("rs-1")]))
     cluster.plugin.slots.on_update(paced_pod(pod, ready=False))
     cluster.run(500)
 
@@ -298,10 +298,10 @@ def test_held_pods_that_fail_do_not_count_as_releases(text: str, *, is_first: bo
     cluster.attempts = True
     for number in range(4):
         pod = cluster.pods.pop(f"p{number}")
-        ended = PacedPod(pod.metadata, pod.spec, PodStatus(phase="Failed"))
+        failed_pod = PacedPod(pod.metadata, pod.spec, PodStatus(phase="Failed"))
         if not is_first:
             cluster.decider.forget(pod.metadata.uid)
-        cluster.plugin.slots.on_update(ended)
+        cluster.plugin.slots.on_update(failed_pod)
         cluster.decider.forget(pod.metadata.uid)
     for uid in ("a", "b", "c"):
         cluster.create(uid, text)
@@ -317,14 +317,14 @@ def test_pod_keeps_no_slot_if_another_plugin_fails() -> None:
     cluster = Cluster()
     profiles = Profiles([Profile("*", [Holding(fail), cluster.plugin])])
     cluster.decider = ReleaseDecider(profiles, Runner(lambda: 0.0, unobserved))
-    both = Pod.of(
+    pod = Pod.of(
         make_pod({KEY: "1"}, gates=[GATE, Holding.gate], uid="a", owners=[owned_by("rs-1")])
     )
-    cluster.pods["a"] = both
-    cluster.plugin.slots.take(both, cluster.now)
+    cluster.pods["a"] = pod
+    cluster.plugin.slots.take(pod, cluster.now)
     cluster.run(50)
     with pytest.raises(PluginFailedError):
-        cluster.decider.permit(both, cluster.now)
+        cluster.decider.permit(pod, cluster.now)
     cluster.create("b", "1")
     cluster.run(500)
 
@@ -337,8 +337,8 @@ def test_changed_pace_moves_a_waiting_pod_to_another_queue() -> None:
         cluster.create(uid, "1")
     cluster.run(500)
     assert len(cluster.released) == 1
-    (waiting,) = cluster.held
-    cluster.change(waiting, "9")
+    (waiting_uid,) = cluster.held
+    cluster.change(waiting_uid, "9")
     cluster.run(100)
 
     assert len(cluster.released) == 2
@@ -367,8 +367,8 @@ def test_changed_pace_frees_the_slot_for_others(*, is_released: bool) -> None:
 
 
 def test_pod_that_loses_its_pace_is_released_at_once() -> None:
-    removed = "annotation holdfast.dev/pace was removed: released without a pace"
-    assert plugin_of().permit(read_pod(gates=[GATE]), CREATED_MS) == Allow(removed)
+    message = "annotation holdfast.dev/pace was removed: released without a pace"
+    assert plugin_of().permit(read_pod(gates=[GATE]), CREATED_MS) == Allow(message)
     cluster = Cluster()
     for uid in ("first", "second", "third"):
         cluster.create(uid, "1")
@@ -397,10 +397,10 @@ def test_pod_without_a_valid_pace_does_not_block_others(annotations: dict[str, s
 def test_pod_with_an_invalid_pace_stays_held() -> None:
     cluster = Cluster()
     pod = Pod.of(make_pod({KEY: "no"}, gates=[GATE]))
-    answer = cluster.plugin.permit(pod, CREATED_MS)
+    result = cluster.plugin.permit(pod, CREATED_MS)
 
-    assert isinstance(answer, Wait)
-    assert answer.problem.endswith(": held until the annotation is corrected")
+    assert isinstance(result, Wait)
+    assert result.problem.endswith(": held until the annotation is corrected")
     assert isinstance(cluster.plugin.reserve(pod, CREATED_MS), Wait)
 
 

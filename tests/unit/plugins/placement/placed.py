@@ -60,11 +60,11 @@ def requiring(*requirements: Any) -> Any:
 
 
 def mutate(pod: Any, *rules: Any, held: bool = False, **fields: Any) -> Result:
-    found = read_review(pod, **fields)
-    context = Context(found, "*", CREATED_MS)
+    review = read_review(pod, **fields)
+    context = Context(review, "*", CREATED_MS)
     if held:
         context.mark_held()
-    result = place(*rules or [SPACE]).mutate(found.pod, context)
+    result = place(*rules or [SPACE]).mutate(review.pod, context)
     return unrecorded(result)
 
 
@@ -74,7 +74,7 @@ def release(pod: Any, *rules: Any) -> Result:
 
 def unrecorded(result: Result) -> Result:
     """Drop the record of applied rules, which has its own tests."""
-    return replace(result, edits=tuple(one for one in result.edits if not is_record(one)))
+    return replace(result, edits=tuple(edit for edit in result.edits if not is_record(edit)))
 
 
 def is_record(edit: Edit) -> bool:
@@ -82,8 +82,8 @@ def is_record(edit: Edit) -> bool:
 
 
 def validate(pod: Any, *rules: Any, **fields: Any) -> Result:
-    found = read_review(pod, **fields)
-    return place(*rules or [SPACE]).validate(found.pod, Context(found, "*", CREATED_MS))
+    review = read_review(pod, **fields)
+    return place(*rules or [SPACE]).validate(review.pod, Context(review, "*", CREATED_MS))
 
 
 def validate_template(

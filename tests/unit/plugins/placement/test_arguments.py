@@ -18,12 +18,12 @@ from tests.unit.plugins.placement.placed import KNOWN, space
 def startup_error(*rules: Any) -> str:
     """Return the error at startup for these rules."""
     args = {"name": "placement", "args": {"rules": list(rules)}}
-    read = msgspec.convert(
+    configuration = msgspec.convert(
         {"profiles": [{"pluginConfig": [args], "plugins": {"enabled": [{"name": "placement"}]}}]},
         config.Configuration,
     )
     with pytest.raises(ConfigurationError) as caught:
-        pipelines.build_profiles(read, KNOWN, source="h.yaml")
+        pipelines.build_profiles(configuration, KNOWN, source="h.yaml")
     return str(caught.value).removeprefix("h.yaml: profiles[0].pluginConfig[0].args.")
 
 
@@ -33,9 +33,9 @@ def test_invalid_when(when: Any, expected: str) -> None:
 
 
 def test_duplicate_rule_name_is_rejected() -> None:
-    other = rule(name="other")
+    other_rule = rule(name="other")
 
-    assert startup_error(SPACE, other, SPACE) == (
+    assert startup_error(SPACE, other_rule, SPACE) == (
         'rules[2].name: "space" is also the name of rules[0]: use a unique name'
     )
 

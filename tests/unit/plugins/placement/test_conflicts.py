@@ -61,13 +61,13 @@ from tests.unit.plugins.placement.placed import (
 )
 def test_contradiction(spec: Any, expected: str) -> None:
     pod = space(**spec)
-    warned = Result(Code.SUCCESS, (EDGE_NODES,), "", [f"holdfast: {expected}"])
-    rejected = Result(Code.REJECT, (), expected)
+    warning_result = Result(Code.SUCCESS, (EDGE_NODES,), "", [f"holdfast: {expected}"])
+    rejection = Result(Code.REJECT, (), expected)
 
-    assert warned == mutate(pod)
-    assert rejected == mutate(pod, rule(onConflict="reject"))
+    assert warning_result == mutate(pod)
+    assert rejection == mutate(pod, rule(onConflict="reject"))
     assert only_warning(f"holdfast: {expected}") == validate_template(pod)
-    assert rejected == validate_template(pod, rule(onConflict="reject"))
+    assert rejection == validate_template(pod, rule(onConflict="reject"))
 
 
 def test_two_requirements_contradict_only_together() -> None:
@@ -114,9 +114,9 @@ def test_two_rules_that_contradict_each_other() -> None:
 
 def test_only_the_first_conflicting_label_is_reported() -> None:
     spec = {"nodeSelector": {"zone": "a", ROLE: "core"}}
-    zoned = rule(require=[EDGE], nodeSelector={"zone": "b"})
+    zoned_rule = rule(require=[EDGE], nodeSelector={"zone": "b"})
 
-    assert list(mutate(space(**spec), zoned).warnings) == [
+    assert list(mutate(space(**spec), zoned_rule).warnings) == [
         f'holdfast: rule space: {IN_EDGE} contradicts nodeSelector "{ROLE} In [core]"'
     ]
 
@@ -126,17 +126,20 @@ def test_hostile_pod_is_reviewed_quickly() -> None:
     """With pairwise comparisons, each pod would take minutes."""
     labels = {str(number): "x" for number in range(20_000)}
     any_term = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
-    same = [role(f"core-{number}") for number in range(20_000)]
+    requirements = [role(f"core-{number}") for number in range(20_000)]
 
     assert mutate(space(nodeSelector=labels, **affine(*[any_term] * 300))).warnings == []
-    assert len(mutate(space(**affine({"matchExpressions": same}))).warnings) == 0
+    assert len(mutate(space(**affine({"matchExpressions": requirements}))).warnings) == 0
     assert len(mutate(space(**requiring(*[role("core")] * 20_000))).warnings) == 1
 
 
 def labelled(count: int) -> list[Any]:
     """Return rules for the same pods, each of which requires a different label."""
-    exists = [{"key": f"l{number}", "operator": "Exists"} for number in range(count)]
-    return [rule(name=f"r{number}", require=[one]) for number, one in enumerate(exists)]
+    requirements = [{"key": f"l{number}", "operator": "Exists"} for number in range(count)]
+    return [
+        rule(name=f"r{number}", require=[requirement])
+        for number, requirement in enumerate(requirements)
+    ]
 
 
 def alternatives(count: int) -> Any:
@@ -145,14 +148,14 @@ def alternatives(count: int) -> Any:
 
 @pytest.mark.parametrize("last", [[], [rule(name="late")]], ids=["no conflict", "a conflict"])
 def test_work_grows_linearly_with_the_rules(last: list[Any]) -> None:
-    found = read_review(space(**alternatives(100)))
+    pod_review = read_review(space(**alternatives(100)))
 
     def work(count: int) -> int:
         plugin = place(*labelled(count), *last)
         with counted() as steps:
-            result = plugin.mutate(found.pod, Context(found, "*", CREATED_MS))
+            result = plugin.mutate(pod_review.pod, Context(pod_review, "*", CREATED_MS))
             assert len(result.warnings) == len(last)
-            plugin.validate(found.pod, Context(found, "*", CREATED_MS))
+            plugin.validate(pod_review.pod, Context(pod_review, "*", CREATED_MS))
         return steps[0]
 
     assert work(32) <= 4 * work(8)
@@ -164,16 +167,16 @@ def test_too_many_added_requirements_are_rejected() -> None:
         "spec.affinity.nodeAffinity, more than the limit of 10,000: remove terms"
     )
     rules = labelled(10)
-    late = [one | {"resolveAtRelease": True} for one in rules]
+    late_rules = [fields | {"resolveAtRelease": True} for fields in rules]
     pod = space(**alternatives(1_001))
 
     assert Result(Code.REJECT, (), reason) == mutate(pod, *rules)
-    assert Result(Code.REJECT, (), reason) == mutate(pod, *late, held=True)
+    assert Result(Code.REJECT, (), reason) == mutate(pod, *late_rules, held=True)
     assert Result(Code.REJECT, (), reason) == validate_template(pod, *rules)
-    assert Result(Code.REJECT, (), reason) == release(pod, *late)
-    for allowed in (space(**alternatives(1_000)), space(**affine(*[{}] * 2_000))):
-        assert mutate(allowed, *rules).code is Code.SUCCESS
-        assert release(allowed, *late).code is Code.SUCCESS
+    assert Result(Code.REJECT, (), reason) == release(pod, *late_rules)
+    for allowed_pod in (space(**alternatives(1_000)), space(**affine(*[{}] * 2_000))):
+        assert mutate(allowed_pod, *rules).code is Code.SUCCESS
+        assert release(allowed_pod, *late_rules).code is Code.SUCCESS
 
 
 @pytest.mark.parametrize(
@@ -204,17 +207,17 @@ def test_pod_with_a_shorter_toleration_gets_a_warning(own: dict[str, Any], warne
 
 def test_only_the_first_rejecting_rule_is_reported() -> None:
     spec = {"nodeSelector": {ROLE: "core", "zone": "a"}}
-    first = rule(name="first", onConflict="reject")
-    second = rule(name="second", require=[], nodeSelector={"zone": "a"}, onConflict="reject")
+    first_rule = rule(name="first", onConflict="reject")
+    second_rule = rule(name="second", require=[], nodeSelector={"zone": "a"}, onConflict="reject")
 
-    assert mutate(space(**spec), first, second).reason == (
+    assert mutate(space(**spec), first_rule, second_rule).reason == (
         f'rule first: {IN_EDGE} contradicts nodeSelector "{ROLE} In [core]"'
     )
 
 
 def test_warnings_are_short() -> None:
-    longest = rule(name="n" * 20, require=[role("e" * 60)])
-    (warning,) = mutate(space(nodeSelector={ROLE: "c" * 60}), longest).warnings
+    longest_rule = rule(name="n" * 20, require=[role("e" * 60)])
+    (warning,) = mutate(space(nodeSelector={ROLE: "c" * 60}), longest_rule).warnings
 
     assert len(mutate(space(nodeSelector={ROLE: "core"})).warnings[0]) <= 120
     assert len(warning) <= review.WARNING_LENGTH

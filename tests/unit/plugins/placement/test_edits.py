@@ -108,10 +108,10 @@ DAEMON = (
     ],
 )
 def test_bound_or_pinned_pod_is_not_placed(pod: Any, expected: str) -> None:
-    rejecting = rule(onConflict="reject")
+    rejecting_rule = rule(onConflict="reject")
 
     assert only_warning(expected) == mutate(pod)
-    assert only_warning(expected) == mutate(pod | {}, rejecting)
+    assert only_warning(expected) == mutate(pod | {}, rejecting_rule)
 
 
 @pytest.mark.parametrize(

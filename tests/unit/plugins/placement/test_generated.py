@@ -28,9 +28,9 @@ def named(parts: list[Any]) -> list[Any]:
 def allowed_by(rules: list[Any], node: Any) -> bool:
     labels = node["metadata"]["labels"]
     return all(
-        all(meets(labels, one) for one in each["require"])
-        and all(labels.get(key) == value for key, value in each.get("nodeSelector", {}).items())
-        for each in rules
+        all(meets(labels, requirement) for requirement in fields["require"])
+        and all(labels.get(key) == value for key, value in fields.get("nodeSelector", {}).items())
+        for fields in rules
     )
 
 
@@ -65,15 +65,17 @@ def test_warning_names_the_first_rule_that_leaves_no_alternative(
     pod["metadata"]["annotations"] = SPACE_POD
     rules = named(parts)
     try:
-        reported = [list(mutate(pod, *rules[: count + 1]).warnings) for count in range(len(rules))]
+        warning_lists = [
+            list(mutate(pod, *rules[: count + 1]).warnings) for count in range(len(rules))
+        ]
     except ConfigurationError:
         assume(False)
     if placement._is_pinned(Pod.of(pod)):
         return
-    first = next((count for count, warnings in enumerate(reported) if warnings), len(rules))
+    first = next((count for count, warnings in enumerate(warning_lists) if warnings), len(rules))
 
-    assert reported[first:] == reported[first : first + 1] * (len(rules) - first)
-    for (warning,) in reported[first:]:
+    assert warning_lists[first:] == warning_lists[first : first + 1] * (len(rules) - first)
+    for (warning,) in warning_lists[first:]:
         assert warning.startswith(f"holdfast: rule r{first}: ")
 
 
@@ -82,12 +84,12 @@ def test_release_and_creation_write_the_same_edits(
     affinity: Any, part: Any, nodes: list[Any]
 ) -> None:
     pod = gated(affinity=affinity)
-    early, late = rule(**part), rule(**part, resolveAtRelease=True)
+    early_rule, late_rule = rule(**part), rule(**part, resolveAtRelease=True)
     try:
-        at_creation = mutate(pod, early).edits
+        at_creation = mutate(pod, early_rule).edits
     except ConfigurationError:
         assume(False)
-    at_release = release(pod, late).edits
+    at_release = release(pod, late_rule).edits
 
     assert list(at_creation) == list(at_release)
-    assert mutate(pod, late).edits == ()
+    assert mutate(pod, late_rule).edits == ()

@@ -50,7 +50,7 @@ def test_match_merges_rules_with_the_same_key() -> None:
         {"label": "c", "equals": "d"},
         {"annotation": "e", "equals": ""},
     ]
-    plugin = place(SPACE, *(rule(name=f"r{at}", when=when) for at, when in enumerate(whens)))
+    plugin = place(SPACE, *(rule(name=f"r{index}", when=when) for index, when in enumerate(whens)))
 
     assert plugin.match("object") == (
         "object.?metadata.?annotations.optMap(entries, 'type' in entries && "
@@ -62,21 +62,21 @@ def test_match_merges_rules_with_the_same_key() -> None:
 
 def test_match_of_many_keys_uses_lookup_tables() -> None:
     """API servers need quadratic time to compile one comparison per key."""
-    whens: list[Any] = [{"annotation": f"k{at}", "equals": "v"} for at in range(19)]
+    whens: list[Any] = [{"annotation": f"k{index}", "equals": "v"} for index in range(19)]
     whens.append({"annotation": "k0", "equals": "w", "namespaces": ["x", "y"]})
     whens.append({"annotation": "k1", "exists": True, "namespaces": ["y"]})
-    found = place(*(rule(name=f"r{at}", when=when) for at, when in enumerate(whens))).match(
-        "object"
-    )
+    expression = place(
+        *(rule(name=f"r{index}", when=when) for index, when in enumerate(whens))
+    ).match("object")
 
-    everywhere = ", ".join(f"'k{at}': ['v']" for at in range(19))
+    entries = ", ".join(f"'k{index}': ['v']" for index in range(19))
     test = (
         "exists(key, key in entries && key in tables[at] && "
         "(tables[at][key] == [] || entries[key] in tables[at][key]))"
     )
-    assert found == (
+    assert expression == (
         "object.?metadata.?annotations.optMap(entries, "
-        f"[[{{{everywhere}}}, {{'k0': ['w']}}, {{'k1': []}}]].exists(tables, "
+        f"[[{{{entries}}}, {{'k0': ['w']}}, {{'k1': []}}]].exists(tables, "
         "([0] + {'x': [1], 'y': [1, 2]}[?request.namespace].orValue([])).exists(at, "
         f"size(entries) < size(tables[at]) ? entries.{test} : tables[at].{test}))).orValue(false)"
     )
@@ -99,19 +99,21 @@ def test_match_conditions_stay_below_the_limit(
     rules: int, keys: int, namespaces: int, longest: float
 ) -> None:
     whens: list[Any] = [
-        {"annotation": f"type-{at % keys}", "equals": f"kind-{at}"} for at in range(rules)
+        {"annotation": f"type-{index % keys}", "equals": f"kind-{index}"} for index in range(rules)
     ]
-    for at, when in enumerate(whens if namespaces else ()):
-        when["namespaces"] = [f"namespace-{at}-{each}" for each in range(namespaces)]
-    plugin = place(*(rule(name=f"r{at}", when=when) for at, when in enumerate(whens)))
+    for index, when in enumerate(whens if namespaces else ()):
+        when["namespaces"] = [f"namespace-{index}-{number}" for number in range(namespaces)]
+    plugin = place(*(rule(name=f"r{index}", when=when) for index, when in enumerate(whens)))
 
-    found = configurations.expressions(profiles_of(plugin))
-    assert max(map(len, found.values())) < longest
+    expressions = configurations.expressions(profiles_of(plugin))
+    assert max(map(len, expressions.values())) < longest
 
 
 def test_rules_with_too_long_match_conditions_are_rejected() -> None:
     values = [f"{number:060}" for number in range(2_000)]
-    rules = [rule(name=f"r{at}", when={"label": "a", "in": values[at::40]}) for at in range(40)]
+    rules = [
+        rule(name=f"r{index}", when={"label": "a", "in": values[index::40]}) for index in range(40)
+    ]
     profile = {"pluginConfig": [{"name": "placement", "args": {"rules": rules}}]}
     with pytest.raises(ConfigurationError) as error:
         make_profiles(f"profiles: [{json.dumps(profile)}]")
@@ -153,11 +155,11 @@ def test_concerns(when: Any, annotations: Any, labels: Any, expected: bool) -> N
     ],
 )
 def test_namespaces(own: str, requested: str, concerned: bool, placed: bool) -> None:
-    limited = rule(when={"annotation": "type", "exists": True, "namespaces": ["space"]})
+    limited_rule = rule(when={"annotation": "type", "exists": True, "namespaces": ["space"]})
     pod = make_pod(SPACE_POD, namespace=own)
 
-    assert place(limited).concerns(Pod.of(pod)) is concerned
-    assert (mutate(pod, limited, namespace=requested).code is Code.SUCCESS) is placed
+    assert place(limited_rule).concerns(Pod.of(pod)) is concerned
+    assert (mutate(pod, limited_rule, namespace=requested).code is Code.SUCCESS) is placed
 
 
 def test_plugin_attributes() -> None:

@@ -46,8 +46,8 @@ def test_rules_for_any_value_keep_their_position() -> None:
     ]
 
     def names(value: str) -> list[str]:
-        found = RuleBook(rules).matching(Pod.of(make_pod({"type": value})), "default")
-        return [rule.name for rule in found]
+        matches = RuleBook(rules).matching(Pod.of(make_pod({"type": value})), "default")
+        return [rule.name for rule in matches]
 
     assert names("a") == ["rule-0", "rule-1", "rule-2"]
     assert names("b") == ["rule-1", "rule-2"]

@@ -31,11 +31,11 @@ from tests.unit.plugins.placement.placed import (
 )
 
 
-def missing(what: str = IN_EDGE) -> Result:
+def missing(requirement: str = IN_EDGE) -> Result:
     return Result(
         Code.REJECT,
         (),
-        f"rule space: the pod lacks the node requirement {what}: another mutating webhook "
+        f"rule space: the pod lacks the node requirement {requirement}: another mutating webhook "
         f"removed it, or made the rule match after Holdfast ran: {messages.CALL_LAST}",
     )
 
@@ -82,38 +82,39 @@ def test_validate(pod: Any, rules: list[Any], expected: Result) -> None:
 
 
 def record(pod: Any) -> list[str]:
-    return [one.partition("@")[0] for one in pod["metadata"]["annotations"][PLACED].split(",")]
+    return [entry.partition("@")[0] for entry in pod["metadata"]["annotations"][PLACED].split(",")]
 
 
 def test_rules_that_placed_a_pod_are_recorded() -> None:
-    made = stored(gated(), SPACE, LATE)
-    stripped = {**made, "spec": space()["spec"]}
+    pod = stored(gated(), SPACE, LATE)
+    stripped_pod = {**pod, "spec": space()["spec"]}
 
-    assert record(made) == ["space"]
+    assert record(pod) == ["space"]
     assert record(
-        apply_patch(made, patch(Pod.of(made), place(LATE).at_release(Pod.of(made)).edits))
+        apply_patch(pod, patch(Pod.of(pod), place(LATE).at_release(Pod.of(pod)).edits))
     ) == ["space", "late"]
-    assert validate(made, SPACE, LATE) == Result()
-    assert validate(stripped, SPACE) == missing()
+    assert validate(pod, SPACE, LATE) == Result()
+    assert validate(stripped_pod, SPACE) == missing()
 
 
 def test_forged_record_is_discarded() -> None:
-    forged = {PLACED: "space@00000000,other@00000000"}
+    annotations = {PLACED: "space@00000000,other@00000000"}
 
-    assert record(stored(space(SPACE_POD | forged), SPACE)) == ["space"]
+    assert record(stored(space(SPACE_POD | annotations), SPACE)) == ["space"]
     assert (
-        PLACED not in stored(gated(annotations=SPACE_POD | forged), LATE)["metadata"]["annotations"]
+        PLACED
+        not in stored(gated(annotations=SPACE_POD | annotations), LATE)["metadata"]["annotations"]
     )
 
 
 def test_pod_placed_by_another_version_of_a_rule_is_admitted() -> None:
     """During a rollout, replicas with old and new rules serve at the same time."""
-    before, after = SPACE, rule(require=[role("edge", "far-edge")])
-    changing = "holdfast: rule space is being changed: the pod was placed by another version of it"
+    old_rule, new_rule = SPACE, rule(require=[role("edge", "far-edge")])
+    warning = "holdfast: rule space is being changed: the pod was placed by another version of it"
 
-    assert validate(stored(space(), before), after) == Result(warnings=(changing,))
-    assert validate(stored(space(), after), before) == Result(warnings=(changing,))
-    assert validate(stored(space(), rule(name="other")), after) == missing(
+    assert validate(stored(space(), old_rule), new_rule) == Result(warnings=(warning,))
+    assert validate(stored(space(), new_rule), old_rule) == Result(warnings=(warning,))
+    assert validate(stored(space(), rule(name="other")), new_rule) == missing(
         f'"{ROLE} In [edge, far-edge]"'
     )
 

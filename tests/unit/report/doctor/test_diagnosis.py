@@ -190,14 +190,14 @@ def test_finding_has_level_text_and_cure(
 
 
 def test_missing_certificate_is_one_finding() -> None:
-    (found,) = served(None, trusted=False)
-    assert (found.level, found.text) == (
+    (finding,) = served(None, trusted=False)
+    assert (finding.level, finding.text) == (
         PROBLEM,
         "the certificate of Service a/b: no certificate",
     )
-    (found,) = diagnosis.served("Service a/b", None, NOW_MS, trusted=False, rotates=True)
-    assert found.level is WARNING
-    assert "a rotation is in progress" in found.text
+    (finding,) = diagnosis.served("Service a/b", None, NOW_MS, trusted=False, rotates=True)
+    assert finding.level is WARNING
+    assert "a rotation is in progress" in finding.text
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from holdfast.webhook.report.doctor.installation import Runs
         (Runs.DEV, "start holdfast dev again, or end it: kubectl delete"),
         (Runs.NOTHING, "there is no Deployment holdfast-controller in namespace apart"),
     ],
-    ids=lambda one: getattr(one, "name", ""),
+    ids=lambda value: getattr(value, "name", ""),
 )
 def test_start_advice_depends_on_how_the_controller_runs(runs: Runs, advice: str) -> None:
     text = installation.start(runs, "apart")
@@ -29,14 +29,14 @@ def test_start_advice_depends_on_how_the_controller_runs(runs: Runs, advice: str
     ("length", "levels"), [(0, []), (79, [Level.OK]), (80, [Level.WARNING]), (101, [Level.WARNING])]
 )
 def test_size_level(length: int, levels: list[Level]) -> None:
-    assert [one.level for one in installation.size(length, 100, "bytes")] == levels
+    assert [finding.level for finding in installation.size(length, 100, "bytes")] == levels
 
 
 def test_kept_pods_finding_suggests_a_patch_command() -> None:
-    found = installation.kept("shop", ["db-1", "db-2"], terminating=True)
-    command, patch = found.cure.rstrip("'").split(" -p '")
+    finding = installation.kept("shop", ["db-1", "db-2"], terminating=True)
+    command, patch = finding.cure.rstrip("'").split(" -p '")
 
-    assert found.text == (
+    assert finding.text == (
         "2 deleted pods in terminating namespace shop kept by finalizer holdfast.dev/sticky: "
         "db-1, db-2"
     )
