@@ -138,7 +138,7 @@ def read_by_gunicorn(stream: bytes) -> list[tuple[str, str, bytes]]:
 
 
 def check(pieces: list[bytes]) -> Found:
-    """Check that requests are read as one strict parser and the other read them, or refused."""
+    """Check that each request is parsed as gunicorn parses it, or rejected."""
     result, stream = read(pieces), b"".join(pieces)
     assert len(result.statuses) in {len(result.requests), len(result.requests) + 1}
     assert result.error in {None, 400, 403, 413, 414, 431}
@@ -147,9 +147,10 @@ def check(pieces: list[bytes]) -> Found:
     count = len(result.requests)
     assert result.requests[: count - 1] == unsplit.requests[: count - 1]
     gunicorn_requests = read_by_gunicorn(stream)
-    for request, expected in zip(result.requests, gunicorn_requests, strict=False):
-        if request.method == "POST":  # bodies of others are not read
-            assert (request.method, request.path, request.body) == expected
+    for index, request in enumerate(result.requests):
+        if request.method == "POST":  # other requests are answered without their bodies
+            assert index < len(gunicorn_requests), "gunicorn rejects a request that was answered"
+            assert (request.method, request.path, request.body) == gunicorn_requests[index]
     return result
 
 
