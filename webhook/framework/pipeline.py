@@ -208,7 +208,7 @@ class AdmissionPipeline:
     def _forged(self, profile: Profile, review: PodReview) -> Iterator[str]:
         """Yield rejections of changes that others made after `mutate` and that would end a hold.
 
-        Without a profile, or with one that lacks the plugin that holds it, a pod would be released.
+        Without a profile, or if it lacks the plugin that holds the pod, the pod would be released.
         """
         pod = review.pod
         gates = [gate for gate in pod.gates if gate in self._gates]

@@ -11,7 +11,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.workloads import Workload
 
 _OUTCOMES = {"Replace": "replaced before they start", "Forbid": "skipped"}
-"""What happens to CronJob runs while pods of an earlier run are held, by concurrencyPolicy."""
+"""The fate of CronJob runs while pods of an earlier run are held, by concurrencyPolicy."""
 _DEFAULT_DEADLINE = ("spec.progressDeadlineSeconds", 600)
 """The API server's default for every Deployment: warn only if it certainly expires."""
 

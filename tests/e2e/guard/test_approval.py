@@ -1,4 +1,4 @@
-"""Who may approve a pod, and change one that asks for approval."""
+"""Only approvers approve pods, and change pods that ask for approval."""
 
 import pytest
 

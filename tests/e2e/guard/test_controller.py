@@ -1,4 +1,4 @@
-"""What the controller may do with pods, Secrets and Leases."""
+"""The changes of pods, Secrets and Leases that the controller may make."""
 
 from collections.abc import Mapping, Sequence
 

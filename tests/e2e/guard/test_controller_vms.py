@@ -1,4 +1,4 @@
-"""What the controller may do with VMs."""
+"""The changes of VMs that the controller may make."""
 
 from collections.abc import Mapping, Sequence
 

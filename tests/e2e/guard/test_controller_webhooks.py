@@ -1,4 +1,4 @@
-"""What the controller may do with webhook configurations."""
+"""The webhook configurations that the controller may write."""
 
 from typing import Any
 

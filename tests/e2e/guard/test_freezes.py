@@ -1,4 +1,4 @@
-"""Who may freeze a namespace, and what else that permits."""
+"""Users who may freeze a namespace may not change anything else in it."""
 
 import json
 

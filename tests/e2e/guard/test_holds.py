@@ -1,4 +1,4 @@
-"""Who may release a held pod or change its hold."""
+"""Only users with the verb release may release a held pod or change its hold."""
 
 from collections.abc import Sequence
 

@@ -1,4 +1,4 @@
-"""Who may change what a pace counts."""
+"""Only users with the verb release may change the state that a pace counts."""
 
 import copy
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What the creators of pods and VMs in one namespace can do, and its admin."""
+"""Attacks by users who create pods and VMs in a namespace, and by its admin."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""What any pod on the network can do."""
+"""Attacks from any pod on the network."""
 
 import base64
 import json

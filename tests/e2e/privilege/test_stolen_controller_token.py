@@ -1,4 +1,4 @@
-"""What a stolen token of the controller permits, and how long that lasts."""
+"""The changes that a stolen controller token permits, and how long they last."""
 
 import json
 import time

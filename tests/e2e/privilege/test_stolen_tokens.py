@@ -1,4 +1,4 @@
-"""What the stolen tokens of the webhook and the controller permit."""
+"""Requests that stolen tokens of the webhook and the controller permit."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What the plugin adds to the pods of VMs."""
+"""The edits of the plugin to the pods of VMs."""
 
 from collections.abc import Mapping
 from typing import Any

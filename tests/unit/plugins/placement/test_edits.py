@@ -1,4 +1,4 @@
-"""What rules add to a pod."""
+"""The edits that rules make to a pod."""
 
 from typing import Any
 

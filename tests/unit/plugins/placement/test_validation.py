@@ -1,4 +1,4 @@
-"""What is rejected or warned about, in pods and in templates of workloads."""
+"""Rejections and warnings, for pods and for templates of workloads."""
 
 from typing import Any
 
