@@ -183,8 +183,7 @@ class Plugin:
 
     def concerns(self, pod: Pod) -> bool:
         """Return whether a pod concerns the plugin: the same as `match`, in Python."""
-        annotations = pod.annotations
-        return any(key in annotations for key in self.keys)
+        return not pod.annotations.keys().isdisjoint(self.keys)
 
     def blocks(self, review: PodReview) -> bool:
         """Return whether a plugin without `may_block` may wait for I/O in this review."""

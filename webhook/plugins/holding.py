@@ -81,7 +81,7 @@ class HoldingPlugin(Plugin):
 
     def blocks(self, review: PodReview) -> bool:
         """Return whether a review needs a lookup of KubeVirt's account."""
-        return self.concerns(review.pod) and self._looks_up(review.pod, review)
+        return self._looks_up(review.pod, review) and self.concerns(review.pod)
 
     def must_start(self, pod: Pod, context: Context) -> bool:
         """Return whether a pod must not be held, because KubeVirt waits for it.

@@ -53,7 +53,7 @@ class _Metrics:
         )
         self.plugin_seconds = self._histogram(
             "plugin_execution_duration_seconds",
-            "Duration of one plugin at one extension point.",
+            "Duration of one plugin at one extension point, unless it skips the pod.",
             ["plugin", "extension_point", "status", "profile"],
             buckets=_PLUGIN_BUCKETS,
         )
