@@ -35,6 +35,7 @@ _MAX_DECODED = 256 << 10
 """Maximum bytes of a rejected pod that is decoded to find further problems. Decoding may take
 seventy times its length in memory, so a larger pod's problems are reported one at a time."""
 _NO_PROFILE = Profile("", ())
+_REMOVALS = (RemoveAnnotation, RemoveLabel)
 _log = logging.getLogger("holdfast.plugins")
 
 
@@ -117,7 +118,7 @@ class AdmissionPipeline:
             return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further_reasons))))
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
-        changed = any(not isinstance(edit, RemoveAnnotation | RemoveLabel) for edit in edits)
+        changed = any(not isinstance(edit, _REMOVALS) for edit in edits)
         edits += _copied(profile, context.review.pod)
         if changed:
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))

@@ -50,7 +50,7 @@ def find_excess(*pods: Pod) -> str:
 
 
 def _is_usual(pod: Pod) -> bool:
-    """Return whether a pod is within the limits, as far as a cheap check can tell."""
+    """Return whether a pod is certainly within the limits, which most pods are."""
     return (
         len(pod.annotations) <= MAX_ENTRIES
         and len(pod.labels) <= MAX_ENTRIES
