@@ -44,7 +44,7 @@ class Api(Protocol):
     ) -> bytes:
         """Send a request and return the response body.
 
-        Raises ApiStatusError for an error status, UnreachableError if there is no response, and
+        Raises ApiStatusError for an error status, UnreachableError without a response, and
         ResponseTooLargeError if the response exceeds the size limit.
         `timeout`, in seconds, limits the wait for the first byte, and each pause after it.
         """

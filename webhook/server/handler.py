@@ -96,7 +96,7 @@ class AdmissionHandler:
     def prepare(
         self, path: str, content_type: str, body: bytes, content_encoding: str = "", peer: str = ""
     ) -> PreparedReview | HttpResponse:
-        """Return the parsed review, or a response if there is no valid review. Never blocks."""
+        """Return the parsed review, or the response to an invalid one. Never blocks."""
         if path not in REVIEW_PATHS:
             return self.page("POST", path)
         if content_type != JSON and content_type.partition(";")[0].strip().lower() != JSON:

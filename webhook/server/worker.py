@@ -165,7 +165,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         connection.serve_next()
 
     def served(self, connection: Connection) -> None:
-        """Record that a client has had a response, and is no longer a newcomer."""
+        """Remove a client from the newcomers, after its first response."""
         if connection in self.newcomers:
             del self.newcomers[connection]
             self._addresses[connection.address] -= 1
