@@ -35,6 +35,9 @@ class Scripted(Plugin):
         self._mutate = mutate or (lambda _pod, _context: success())
         self._validate = validate or (lambda _pod, _context: success())
 
+    def concerns(self, pod: Pod) -> bool:  # noqa: ARG002
+        return True
+
     def mutate(self, pod: Pod, context: Context) -> Result:
         return self._mutate(pod, context)
 
@@ -49,6 +52,9 @@ class Other(Scripted):
 class Blocking(Scripted):
     name = "blocking"
     may_block = True
+
+    def concerns(self, pod: Pod) -> bool:
+        return Plugin.concerns(self, pod)
 
 
 class Holding(Scripted):
@@ -93,9 +99,6 @@ class Tightening(Scripted):
     def __init__(self, answer: Callable[[Pod], Result]) -> None:
         super().__init__()
         self._answer = answer
-
-    def concerns(self, _pod: Pod) -> bool:
-        return True
 
     def at_release(self, pod: Pod) -> Result:
         return self._answer(pod)

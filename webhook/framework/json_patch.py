@@ -6,10 +6,10 @@ only extended, never changed or moved; only the API server's default tolerations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
 from typing import Any, TypeVar
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.webhook.framework import node_affinity
 from holdfast.webhook.framework.node_affinity import add, appended
@@ -63,9 +63,7 @@ def edited(review: PodReview, edits: Iterable[Edit]) -> PodReview:
     document = review.whole_pod()
     for operation in patch(review.pod, edits):
         _apply(document, operation)
-    request = msgspec.structs.replace(
-        review.request, object=msgspec.Raw(msgspec.json.encode(document))
-    )
+    request = replace(review.request, object=msgspec.Raw(msgspec.json.encode(document)))
     return replace(review, request=request, pod=Pod.of(document))
 
 

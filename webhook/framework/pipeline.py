@@ -2,11 +2,13 @@
 
 import logging
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
+
+from msgspec.structs import replace
 
 from holdfast.webhook.errors import PluginFailedError, described
 from holdfast.webhook.framework.json_patch import edited
-from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result, skip
+from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result
 from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict, scheduler_of
 from holdfast.webhook.framework.runner import Runner
 from holdfast.webhook.framework.stray_keys import StrayKeys
@@ -35,7 +37,7 @@ _MAX_DECODED = 256 << 10
 """Maximum bytes of a rejected pod that is decoded to find further problems. Decoding may take
 seventy times its length in memory, so a larger pod's problems are reported one at a time."""
 _NO_PROFILE = Profile("", ())
-_REMOVALS = (RemoveAnnotation, RemoveLabel)
+_REMOVALS = frozenset({RemoveAnnotation, RemoveLabel})
 _log = logging.getLogger("holdfast.plugins")
 
 
@@ -58,12 +60,14 @@ class AdmissionPipeline:
         profile = self.profiles.select_for(review)
         if profile is None or not profile.blocking:
             return False
-        return any(
-            _concerns(plugin, review) or _has_workload_key(plugin, review)
-            if plugin.may_block
-            else plugin.blocks(review)
-            for plugin in profile.blocking
-        )
+        for plugin in profile.blocking:
+            if plugin.may_block and _has_workload_key(plugin, review):
+                return True
+            if not plugin.concerns(review.pod) and not _has_changed_key(plugin, review):
+                continue
+            if plugin.may_block or plugin.blocks(review):
+                return True
+        return False
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `mutate` of each plugin; stop at the first rejection unless `run_all` is set.
@@ -97,11 +101,14 @@ class AdmissionPipeline:
         return Verdict(Code.SUCCESS, edits)
 
     def _mutate(self, profile: Profile, context: Context) -> Verdict:
-        edits: list[Edit] = []
+        # A plugin may set what is removed here, because later edits win.
+        edits: list[Edit] = [*_removals(profile, context.review.pod)]
         warnings: list[str] = []
         reasons: list[str] = []
         succeeded_plugins: list[Plugin] = []
         for plugin in profile.plugins:
+            if not self._concerns(plugin, "mutate", context):
+                continue
             result = self._mutate_one(plugin, context, rejected=bool(reasons))
             edits.extend(result.edits)
             warnings.extend(result.warnings)
@@ -118,19 +125,31 @@ class AdmissionPipeline:
             return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further_reasons))))
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
-        changed = any(not isinstance(edit, _REMOVALS) for edit in edits)
-        edits += _copied(profile, context.review.pod)
-        if changed:
+        if any(type(edit) not in _REMOVALS for edit in edits):
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
         return Verdict(Code.SUCCESS, edits, (), warnings)
+
+    def _concerns(self, plugin: Plugin, point: str, context: Context) -> bool:
+        """Return whether to call a plugin. A failure is reported like that of the call.
+
+        Most plugins are not called for a pod, and measuring these calls would slow down reviews.
+        """
+        review = context.review
+        try:
+            if plugin.concerns(review.pod):
+                return True
+            if point == "validate" and _has_changed_key(plugin, review):
+                return True
+        except Exception:
+            with self.runner.measure(plugin, point, context.profile, review):
+                raise
+        self.runner.skip(plugin, point)
+        return False
 
     def _mutate_one(self, plugin: Plugin, context: Context, *, rejected: bool) -> Result:
         try:
             with self.runner.measure(plugin, "mutate", context.profile, context.review) as call:
-                if plugin.may_block and not _concerns(plugin, context.review):
-                    call.result = skip()
-                else:
-                    call.result = plugin.mutate(context.review.pod, context)
+                call.result = plugin.mutate(context.review.pod, context)
         except PluginFailedError as exc:
             if not rejected:
                 raise
@@ -229,34 +248,39 @@ class AdmissionPipeline:
     ) -> Iterator[tuple[str, Result]]:
         workload = context.review.workload
         for plugin in profile.plugins:
-            if workload is not None and plugin.workload_keys:
+            if workload is not None and _has_workload_key(plugin, context.review):
                 yield "metadata: ", self._call_validate(plugin, context, workload)
-            yield pod_prefix, self._call_validate(plugin, context)
+            if self._concerns(plugin, "validate", context):
+                yield pod_prefix, self._call_validate(plugin, context)
 
     def _call_validate(
         self, plugin: Plugin, context: Context, workload: Workload | None = None
     ) -> Result:
         review = context.review
-        concerns = _concerns if workload is None else _has_workload_key
         with self.runner.measure(plugin, "validate", context.profile, review) as call:
-            if plugin.may_block and not concerns(plugin, review):
-                call.result = skip()
-            elif workload is not None:
+            if workload is not None:
                 call.result = plugin.validate_workload(workload, review.old_workload)
             else:
                 call.result = plugin.validate(review.pod, context)
         return call.result
 
 
-def _copied(profile: Profile, pod: Pod) -> list[RemoveAnnotation]:
-    """Return edits that remove annotations that are forged, or copied from another pod.
+def _removals(profile: Profile, pod: Pod) -> Iterator[Edit]:
+    """Yield edits that remove annotations and labels that are forged, or copied from another pod.
 
     The recorded profile stays if an earlier call of `mutate` may have written it.
     """
-    may_be_ours = profile.name == pod.annotations.get(PROFILE_ANNOTATION)
-    is_kept = may_be_ours and scheduler_of(pod) in profile.written
-    keys = [ALLOWED_ANNOTATION] if is_kept else [PROFILE_ANNOTATION, ALLOWED_ANNOTATION]
-    return [RemoveAnnotation(key) for key in keys if key in pod.annotations]
+    annotations = pod.annotations
+    recorded = annotations.get(PROFILE_ANNOTATION)
+    may_be_ours = recorded == profile.name and scheduler_of(pod) in profile.written
+    if recorded is not None and not may_be_ours:
+        yield RemoveAnnotation(PROFILE_ANNOTATION)
+    for key in (ALLOWED_ANNOTATION, *profile.reserved_annotations):
+        if key in annotations:
+            yield RemoveAnnotation(key)
+    for key in profile.reserved_labels:
+        if key in pod.labels:
+            yield RemoveLabel(key)
 
 
 def _each(review: PodReview) -> list[PodReview]:
@@ -295,14 +319,8 @@ def _find_excess(review: PodReview) -> str:
     return excess and f"{place}: {excess}"
 
 
-def _concerns(plugin: Plugin, review: PodReview) -> bool:
-    """Return whether a pod concerns a plugin, or an update changes one of its keys.
-
-    A plugin that may block is called for such pods only. All other reviews are answered in the
-    event loop, which it would block.
-    """
-    if plugin.concerns(review.pod):
-        return True
+def _has_changed_key(plugin: Plugin, review: PodReview) -> bool:
+    """Return whether an update changes one of a plugin's keys."""
     if review.old is None:
         return False
     annotations, old_annotations = review.pod.annotations, review.old.annotations
@@ -311,9 +329,9 @@ def _concerns(plugin: Plugin, review: PodReview) -> bool:
 
 def _has_workload_key(plugin: Plugin, review: PodReview) -> bool:
     """Return whether a workload itself has, or had, one of the plugin's annotations."""
-    workloads = [
-        workload for workload in (review.workload, review.old_workload) if workload is not None
-    ]
+    if review.workload is None:
+        return False
+    workloads = filter(None, (review.workload, review.old_workload))
     return any(
         key in workload.own.annotations
         for workload in workloads

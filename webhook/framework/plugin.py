@@ -7,7 +7,6 @@ which documents the stable API.
 
 import enum
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, ClassVar
 
@@ -36,8 +35,7 @@ class Code(enum.StrEnum):
     ERROR = "Error"
 
 
-@dataclass(frozen=True, slots=True)
-class Result:
+class Result(msgspec.Struct, frozen=True):
     """The result of an extension point of a plugin."""
 
     code: Code = Code.SUCCESS
@@ -72,15 +70,13 @@ def error(reason: str) -> Result:
     return Result(Code.ERROR, (), reason)
 
 
-@dataclass(frozen=True, slots=True)
-class Allow:
+class Allow(msgspec.Struct, frozen=True):
     """The plugin does not hold the pod; a `problem` is reported with the release."""
 
     problem: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(msgspec.Struct, frozen=True):
     """The plugin holds the pod.
 
     `until_ms` is the time of the next `permit` call, in milliseconds since 1970; None if the plugin
@@ -95,8 +91,7 @@ class Wait:
     open_ended: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Reject:
+class Reject(msgspec.Struct, frozen=True):
     """The plugin holds the pod until it is changed; the reason becomes a Warning Event."""
 
     reason: str
@@ -106,8 +101,7 @@ Permit = Allow | Wait | Reject
 """The decision whether a held pod may start."""
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(msgspec.Struct, frozen=True):
     """The context of a review: request, profile name, this process's time, and shared state.
 
     `state` is shared by all plugins of the review.
@@ -116,7 +110,7 @@ class Context:
     review: PodReview
     profile: str
     now_ms: int
-    state: dict[str, Any] = field(default_factory=dict)
+    state: dict[str, Any] = msgspec.field(default_factory=dict)
 
     @property
     def held(self) -> bool:
@@ -140,9 +134,8 @@ class Plugin:
     args_type: ClassVar[type[Args]] = Args
     """The class of its arguments."""
     may_block: ClassVar[bool] = True
-    """Whether a call may wait for I/O. If so, calls run in a thread pool, with a timeout, and only
-    for pods for which `concerns` is true. `concerns` must never wait, and neither must
-    `may_have_finalizer` for other pods.
+    """Whether a call may wait for I/O. If so, calls run in a thread pool, with a timeout.
+    `concerns` must never wait, and neither must `may_have_finalizer` for other pods.
     """
     gate: ClassVar[str] = ""
     """The scheduling gate `holdfast.dev/<name>`, if the plugin holds pods; see `permit`."""
@@ -158,6 +151,11 @@ class Plugin:
 
     keys: Sequence[str] = ()
     """Annotations that affect decisions. An update that changes one is validated and guarded."""
+    reserved_annotations: Sequence[str] = ()
+    """Annotations that only the plugin sets. A new pod that has them was copied, or they are
+    forged: they are removed, unless the plugin sets them again."""
+    reserved_labels: Sequence[str] = ()
+    """Labels that only the plugin sets; removed from new pods like `reserved_annotations`."""
     workload_keys: Mapping[str, Sequence[str]] = MappingProxyType({})
     """Annotations of a workload itself, by its kind; see `validate_workload`."""
     scheduler_names: Collection[str] = ()
@@ -182,11 +180,18 @@ class Plugin:
         return cel.has_annotation(self.keys, pod)
 
     def concerns(self, pod: Pod) -> bool:
-        """Return whether a pod concerns the plugin: the same as `match`, in Python."""
+        """Return whether a pod concerns the plugin: the same as `match`, in Python.
+
+        The plugin is not called to `mutate` other pods, nor to `validate` them, unless an update
+        changes one of `keys`.
+        """
         return not pod.annotations.keys().isdisjoint(self.keys)
 
     def blocks(self, review: PodReview) -> bool:
-        """Return whether a plugin without `may_block` may wait for I/O in this review."""
+        """Return whether a plugin without `may_block` may wait for I/O in this review.
+
+        Called only for pods that concern the plugin.
+        """
         return False
 
     # --- admission ----------------------------------------------------------------------------

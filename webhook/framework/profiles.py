@@ -8,6 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import KW_ONLY, dataclass, field
 from typing import Any
 
+import msgspec
+
 from holdfast.webhook.framework.plugin import Code, Plugin, overrides
 from holdfast.webhook.model.annotations import PROFILE_ANNOTATION
 from holdfast.webhook.model.edits import Edit
@@ -49,11 +51,14 @@ class Profile:
         self.holding = [plugin for plugin in self.plugins if plugin.gate]
         self.releasing = [plugin for plugin in self.plugins if overrides(plugin, "at_release")]
         self.finalizing = [plugin for plugin in self.plugins if plugin.finalizer]
+        self.reserved_annotations = [
+            key for plugin in self.plugins for key in plugin.reserved_annotations
+        ]
+        self.reserved_labels = [key for plugin in self.plugins for key in plugin.reserved_labels]
         self.written = {name for plugin in self.plugins for name in plugin.scheduler_names}
 
 
-@dataclass(frozen=True, slots=True)
-class Verdict:
+class Verdict(msgspec.Struct, frozen=True):
     """The joint decision of a profile's plugins about one pod."""
 
     code: Code

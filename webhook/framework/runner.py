@@ -47,6 +47,11 @@ class Runner:
         """Return the plugin that a review is waiting for, if it is a plugin that may block."""
         return self.running.get(id(review))
 
+    def skip(self, plugin: Plugin, point: str) -> None:
+        """Report that a plugin is not called, because `concerns` is false."""
+        if self.on_result is not None:
+            self.on_result(plugin.name, point, _SKIPPED, None)
+
     def measure(
         self, plugin: Plugin, point: str, profile: str, review: PodReview | None = None
     ) -> PluginCall:

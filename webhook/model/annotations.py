@@ -6,8 +6,9 @@ time is the API server's.
 
 import hashlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import NamedTuple
+
+import msgspec
 
 from holdfast.webhook.errors import InvalidValueError
 from holdfast.webhook.model import durations, messages
@@ -57,8 +58,7 @@ pod, and each plugin searches the list whenever the pod changes."""
 _HINT_NOT_BEFORE, _HINT_JITTER = "not-before", "jitter"
 
 
-@dataclass(frozen=True, slots=True)
-class HoldRequest:
+class HoldRequest(msgspec.Struct, frozen=True):
     """The hold that a pod requests; `delay_key` is the annotation with the delay."""
 
     delay_ms: int = 0

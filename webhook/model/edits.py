@@ -1,62 +1,55 @@
 """The edits that a plugin can make to a pod."""
 
-from dataclasses import dataclass
 from typing import Any
 
+import msgspec
 
-@dataclass(frozen=True, slots=True)
-class AddGate:
+
+class AddGate(msgspec.Struct, frozen=True):
     """Append a scheduling gate, unless the pod has it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetAnnotation:
+class SetAnnotation(msgspec.Struct, frozen=True):
     """Set an annotation of the pod."""
 
     key: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveAnnotation:
+class RemoveAnnotation(msgspec.Struct, frozen=True):
     """Remove an annotation, if the pod has it."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetLabel:
+class SetLabel(msgspec.Struct, frozen=True):
     """Set a label of the pod."""
 
     key: str
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class RemoveLabel:
+class RemoveLabel(msgspec.Struct, frozen=True):
     """Remove a label, if the pod has it."""
 
     key: str
 
 
-@dataclass(frozen=True, slots=True)
-class SetSchedulerName:
+class SetSchedulerName(msgspec.Struct, frozen=True):
     """Set the pod's `schedulerName`."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class AddFinalizer:
+class AddFinalizer(msgspec.Struct, frozen=True):
     """Append a finalizer, unless the pod has it."""
 
     name: str
 
 
-@dataclass(frozen=True, slots=True)
-class Requirement:
+class Requirement(msgspec.Struct, frozen=True):
     """A requirement on a node's label, or on a field if `is_field` is true.
 
     The operators are Kubernetes': In, NotIn, Exists, DoesNotExist, Gt, Lt. The only field is
@@ -73,23 +66,20 @@ class Requirement:
         return f"{self.key} {self.operator}{values}"
 
 
-@dataclass(frozen=True, slots=True)
-class RequireNodes:
+class RequireNodes(msgspec.Struct, frozen=True):
     """Require that the pod's node meets all of these, ANDed into each required term of the pod."""
 
     requirements: tuple[Requirement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class PreferNodes:
+class PreferNodes(msgspec.Struct, frozen=True):
     """Prefer nodes that meet all requirements, with a weight of 1 to 100."""
 
     weight: int
     requirements: tuple[Requirement, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SelectNodes:
+class SelectNodes(msgspec.Struct, frozen=True):
     """Require a label of the pod's node, in the pod's nodeSelector.
 
     If the pod already selects another value of the label, this value becomes node affinity instead:
@@ -100,8 +90,7 @@ class SelectNodes:
     value: str
 
 
-@dataclass(frozen=True, slots=True)
-class Tolerate:
+class Tolerate(msgspec.Struct, frozen=True):
     """Append a toleration, unless the pod has an equal one.
 
     It replaces a default toleration of the API server, which would otherwise take precedence.

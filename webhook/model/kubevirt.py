@@ -29,7 +29,8 @@ VM, VMI = "VirtualMachine", "VirtualMachineInstance"
 POOL, POOL_GROUP = "VirtualMachinePool", "pool.kubevirt.io"
 GROUP = "kubevirt.io"
 """The API group of VMs and VMIs."""
-VERSION = f"{GROUP}/v1"
+_GROUP_PREFIX = f"{GROUP}/"
+VERSION = f"{_GROUP_PREFIX}v1"
 API_PATH = f"/apis/{VERSION}"
 """The path of KubeVirt's API; 404 if it is not installed."""
 MIGRATION_JOB = "kubevirt.io/migrationJobUID"
@@ -277,8 +278,7 @@ def pod_of(instance: Instance) -> objects.Pod:
 def controller_of(metadata: objects.Metadata, kind: str) -> objects.OwnerReference | None:
     """Return the controller owner if it is of this KubeVirt kind, or None."""
     for owner in metadata.owner_references or ():
-        of_kubevirt = owner.api_version.startswith(f"{GROUP}/")
-        if owner.controller and of_kubevirt and owner.kind == kind:
+        if owner.controller and owner.kind == kind and owner.api_version.startswith(_GROUP_PREFIX):
             return owner
     return None
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import re
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from typing import Annotated, Any, Literal
 
 import msgspec
@@ -71,8 +70,7 @@ class _AdmissionReview(msgspec.Struct, frozen=True, rename="camel"):
     request: Request
 
 
-@dataclass(frozen=True, slots=True)
-class PodReview:
+class PodReview(msgspec.Struct, frozen=True):
     """A pod under review, and the old pod of an update.
 
     For a workload, `workload` and `old_workload` are set, and the pods are its templates. `others`
@@ -167,7 +165,9 @@ def _review(request: Request) -> PodReview | None:
         for old_template in [old_templates[index] if index < len(old_templates) else None]
     ]
     return (
-        replace(reviews[0], others=reviews[1:]) if len(reviews) > 1 else next(iter(reviews), None)
+        msgspec.structs.replace(reviews[0], others=reviews[1:])
+        if len(reviews) > 1
+        else next(iter(reviews), None)
     )
 
 

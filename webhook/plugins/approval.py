@@ -22,7 +22,7 @@ from holdfast.webhook.framework.plugin import (
 from holdfast.webhook.model import approvals, reasons
 from holdfast.webhook.model.annotations import HOLD_REMOVED
 from holdfast.webhook.model.approvals import APPROVED_BY, GATE, KEY, MARKS
-from holdfast.webhook.model.edits import Edit, RemoveAnnotation
+from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
 
@@ -34,16 +34,17 @@ class Approval(HoldingPlugin):
     gate = GATE
     permit_is_final = True
     keys = (KEY,)
+    reserved_annotations = MARKS
 
     # --- admission -----------------------------------------------------------------------------
 
     def read(self, pod: Pod, context: Context) -> Iterable[Edit]:  # noqa: ARG002
-        """Check the reason, and remove an approval or denial that was copied from another pod."""
+        """Check the reason. Raises InvalidValueError."""
         try:
             reasons.parse(pod.annotations[KEY])
         except InvalidValueError as exc:
             raise InvalidValueError(f"annotation {KEY}: {exc}") from None
-        return [RemoveAnnotation(key) for key in MARKS if key in pod.annotations]
+        return ()
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, and a new pod that lacks the gate or is already approved."""

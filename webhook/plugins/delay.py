@@ -39,7 +39,6 @@ from holdfast.webhook.model.annotations import (
 from holdfast.webhook.model.edits import (
     AddGate,
     Edit,
-    RemoveAnnotation,
     SetAnnotation,
     SetSchedulerName,
 )
@@ -79,6 +78,7 @@ class Delay(HoldingPlugin):
     args_type = DelayArgs
     gate = DELAY_GATE
     permit_is_final = True
+    reserved_annotations = (HELD_ANNOTATION,)
 
     args: DelayArgs
 
@@ -109,20 +109,19 @@ class Delay(HoldingPlugin):
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Add the gate and the hint if the pod asks to be held."""
-        removal = RemoveAnnotation(HELD_ANNOTATION)  # a copied or forged hint must not count
         if self.must_start(pod, context):
-            return success(removal)
+            return skip()
         try:
             request = self._read(pod, context.now_ms)
         except InvalidValueError as exc:
             if self._may_ignore(pod, exc):
-                return success(removal, warnings=[f"holdfast: not held: {exc}"])
+                return success(warnings=[f"holdfast: not held: {exc}"])
             return reject(str(exc))
         if not request.holds(context.now_ms):
-            return success(removal, warnings=_past(request, context.now_ms))
+            return success(warnings=_past(request, context.now_ms))
         # The API server rejects a pod that has both a gate and a node.
         if pod.spec.node_name:
-            return success(removal, warnings=[BOUND])
+            return success(warnings=[BOUND])
         return success(*self._hold(request))
 
     def validate(self, pod: Pod, context: Context) -> Result:

@@ -14,7 +14,7 @@ from holdfast.webhook.errors import (
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import Context, Plugin, Result, reject, skip, success
 from holdfast.webhook.model import kubevirt, messages
-from holdfast.webhook.model.edits import AddGate, Edit, RemoveAnnotation
+from holdfast.webhook.model.edits import AddGate, Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins import hold_warnings
@@ -42,23 +42,21 @@ class HoldingPlugin(Plugin):
 
     def mutate(self, pod: Pod, context: Context) -> Result:
         """Add the gate if the pod asks to be held."""
-        if not self.concerns(pod) or self.must_start(pod, context):
+        if self.must_start(pod, context):
             return skip()
         try:
             edits = self.read(pod, context)
         except InvalidValueError as exc:
             return reject(str(exc))
-        # The API server rejects a pod that has both a gate and a node. Annotations that were copied
-        # from another pod are still removed.
+        # The API server rejects a pod that has both a gate and a node.
         if pod.spec.node_name:
-            removals = [edit for edit in edits if isinstance(edit, RemoveAnnotation)]
-            return success(*removals, warnings=[BOUND])
+            return success(warnings=[BOUND])
         return success(AddGate(self.gate), *edits)
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, and a new pod whose gate is missing."""
         if not self.concerns(pod) or self.must_start(pod, context):
-            return skip()
+            return skip()  # an update may have removed the annotation
         try:
             self.read(pod, context)
         except InvalidValueError as exc:
@@ -81,7 +79,7 @@ class HoldingPlugin(Plugin):
 
     def blocks(self, review: PodReview) -> bool:
         """Return whether a review needs a lookup of KubeVirt's account."""
-        return self._looks_up(review.pod, review) and self.concerns(review.pod)
+        return self._looks_up(review.pod, review)
 
     def must_start(self, pod: Pod, context: Context) -> bool:
         """Return whether a pod must not be held, because KubeVirt waits for it.

@@ -24,7 +24,6 @@ from holdfast.webhook.model import kubevirt, messages
 from holdfast.webhook.model.annotations import DOMAIN, OWN_PREFIX
 from holdfast.webhook.model.edits import (
     Edit,
-    RemoveAnnotation,
     Requirement,
     SetAnnotation,
     Tolerate,
@@ -65,6 +64,7 @@ class Placement(Plugin):
     # Any part of a template can make a rule match, or contradict it. `keys` stays empty: pods are
     # placed at creation, and changing an annotation later does not move them.
     validates_templates = True
+    reserved_annotations = (PLACED,)
 
     def __init__(self, args: PlacementArgs, handle: Handle | None = None) -> None:
         super().__init__(args, handle)
@@ -137,7 +137,7 @@ class Placement(Plugin):
         edits = [edit for rule in rules for edit in self._edits_of[rule.name]]
         record = {**recorded_versions, **{rule.name: self._versions[rule.name] for rule in rules}}
         text = ",".join(f"{name}@{version}" for name, version in record.items())
-        return [*edits, SetAnnotation(PLACED, text) if rules else RemoveAnnotation(PLACED)]
+        return [*edits, SetAnnotation(PLACED, text)] if rules else []
 
     def _present(self, pod: Pod, rules: Sequence[Rule]) -> Result:
         """Reject a pod that lacks what the rules require.

@@ -268,6 +268,8 @@ class RuleBook:
             value = (pod.labels if is_label else pod.annotations).get(key)
             if value is not None:
                 indexes += by_value.get(value, any_value)
+        if not indexes:
+            return []
         candidates = [self._rules[index] for index in sorted(indexes)]
         return [rule for rule in candidates if rule.when.matches(pod, namespace)]
 

@@ -130,6 +130,8 @@ class Connection(asyncio.Protocol):
         self._url = b""
         self._fields = 0
         self._known: dict[bytes, bytes] = {}
+        self._method = b""
+        self._version = ""
         self._in_body = False
         self._body: bytes | bytearray = b""
 
@@ -229,7 +231,7 @@ class Connection(asyncio.Protocol):
             return
         if self._unproductive > UNPRODUCTIVE_LIMIT:
             self.reject(431, "the header, or the framing of the body, is too long")
-        elif self._in_body and self._parser.get_method() != b"POST":
+        elif self._in_body and self._method != b"POST":
             # Only a POST needs its body: do not read the rest.
             self._requests.append(self._request(close=True))
             self._input_closed = True
@@ -278,18 +280,21 @@ class Connection(asyncio.Protocol):
     def on_headers_complete(self) -> None:
         """Reject a request whose body must not be read, based on its header."""
         self._in_body = True
-        version, headers = self._parser.get_http_version(), self._known
+        self._method = self._parser.get_method()
+        self._version = version = self._parser.get_http_version()
+        headers = self._known
         # HTTP/1.0 has no chunked bodies: two parsers could disagree on where the body ends.
         if version != "1.1" and (version != "1.0" or b"transfer-encoding" in headers):
             self._abort_parsing(400, "invalid request: use HTTP/1.1")
         # llhttp skips the body of an upgrade, so the next request would begin at the wrong byte.
         if self._parser.should_upgrade():
-            is_connect = self._parser.get_method() == b"CONNECT"
-            self._abort_parsing(405 if is_connect else 403, "no other protocol is served here")
+            self._abort_parsing(
+                405 if self._method == b"CONNECT" else 403, "no other protocol is served here"
+            )
         length = headers.get(b"content-length", b"0")
         if len(length) > LENGTH_DIGITS:
             self._abort_parsing(400, "invalid request: Content-Length is too long")
-        if self._parser.get_method() != b"POST":
+        if self._method != b"POST":
             return
         if int(length) > self.worker.body_limit:
             self._abort_parsing(413, f"the body is larger than {self.worker.body_limit} bytes")
@@ -313,7 +318,7 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Queue the request."""
-        keep = self._parser.should_keep_alive() and self._parser.get_http_version() == "1.1"
+        keep = self._version == "1.1" and self._parser.should_keep_alive()
         self._requests.append(self._request(close=not keep))
         self.worker.bodies.release(self)
         self._made_progress, self._message_begun = True, False
@@ -322,7 +327,7 @@ class Connection(asyncio.Protocol):
     def _request(self, *, close: bool) -> HttpRequest:
         headers = self._known
         return HttpRequest(
-            self._parser.get_method().decode("latin-1"),
+            self._method.decode("latin-1"),
             self._url.partition(b"?")[0].decode("latin-1"),
             headers.get(b"content-type", b"").decode("latin-1"),
             headers.get(b"content-encoding", b"identity").decode("latin-1"),

@@ -117,7 +117,8 @@ class AdmissionHandler:
                 peer,
             )
         # Plugins use either namespace. The API server sends equal ones, a forged review may not.
-        forged = review.pod.metadata.namespace not in {"", review.request.namespace}
+        namespace = review.pod.metadata.namespace
+        forged = bool(namespace) and namespace != review.request.namespace
         may_block = forged or self.pipeline.may_block(review)
         return PreparedReview(path[1:], review, may_block, peer)
 

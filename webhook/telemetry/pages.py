@@ -109,7 +109,8 @@ class _Channel(HTTPChannel):
 
     def service(self) -> None:
         """Run the request; the client then has the deadline to read the response."""
-        super().service()
+        with contextlib.suppress(OSError):  # `stop` has closed the server in the meantime
+            super().service()
         self.idle_since = time.monotonic()
 
     def drop(self) -> None:

@@ -146,7 +146,9 @@ NO_CHANGE = "  delay: no change\n"
 
 def test_only_plugins_with_changes_are_shown(cluster: ServedApi, tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
-    placed_pod = json.dumps({"apiVersion": "v1", "kind": "Pod", **make_pod({"type": "space"})})
+    placed_pod = json.dumps(
+        {"apiVersion": "v1", "kind": "Pod", **make_pod({"type": "space", "delay": "0"})}
+    )
     file.write_text(f"{_pod('free')}\n---\n{placed_pod}")
     stdout = cluster.run("preview", "-f", str(file)).stdout
     assert f"Pod default/free: unchanged\n  no plugin changes it\n{file}: Pod" in stdout

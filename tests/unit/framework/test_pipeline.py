@@ -1,16 +1,19 @@
 import pytest
 
-from holdfast.webhook.framework.plugin import (
-    Code,
-)
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.plugin import Code, success
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,
     PROFILE_ANNOTATION,
 )
 from holdfast.webhook.model.approvals import KEY as APPROVAL
 from holdfast.webhook.model.edits import (
+    Edit,
     RemoveAnnotation,
+    SetAnnotation,
+    SetLabel,
 )
+from holdfast.webhook.model.objects import Pod
 from tests.support.builders import (
     CREATED_MS,
     GATE,
@@ -19,7 +22,10 @@ from tests.support.builders import (
     make_pod,
     read_review,
 )
+from tests.support.fakes import apply_patch
 from tests.support.scripted import (
+    Scripted,
+    answering,
     pipeline_of,
 )
 from tests.unit.framework.reviews import NEVER_HELD, PROFILES
@@ -34,6 +40,29 @@ def test_new_pod_with_allowed_annotation_is_rejected() -> None:
     assert "holdfast.dev/allowed: a new pod cannot have it" in verdict.message
     update = read_review(pod, operation="UPDATE", old=pod)
     assert pipeline.validate(update, now_ms=CREATED_MS).code is not Code.REJECT
+
+
+class Marking(Scripted):
+    name = "marking"
+    reserved_annotations = ("mark", "other-mark")
+    reserved_labels = ("mark",)
+
+
+@pytest.mark.parametrize("edits", [[], [SetAnnotation("mark", "ours"), SetLabel("mark", "ours")]])
+def test_reserved_keys_have_only_the_values_that_the_plugin_sets(edits: list[Edit]) -> None:
+    pod = make_pod({"mark": "x", "other-mark": "x", "a": "1"}, labels={"mark": "x", "b": "2"})
+    plugin = Marking(answering(success(*edits)))
+    verdict = pipeline_of(plugin).mutate(read_review(pod), now_ms=CREATED_MS)
+    patched = Pod.of(apply_patch(pod, patch(Pod.of(pod), verdict.edits)))
+    ours, profile = ({"mark": "ours"}, {PROFILE_ANNOTATION: "*"}) if edits else ({}, {})
+    assert patched.annotations == {"a": "1", **ours, **profile}
+    assert patched.labels == {"b": "2", **ours}
+
+
+def test_update_sent_to_mutate_is_not_an_error() -> None:
+    """The API server sends none, but others can."""
+    review = read_review(make_pod(), operation="UPDATE", old=make_pod({APPROVAL: "why"}))
+    assert make_pipeline().mutate(review, now_ms=CREATED_MS).edits == []
 
 
 def test_new_pod_with_replaced_profile_is_rejected() -> None:

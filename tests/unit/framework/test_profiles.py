@@ -231,7 +231,8 @@ def test_profile_is_recorded_with_other_edits() -> None:
 
 
 def test_removals_alone_do_not_record_the_profile() -> None:
-    verdict = make_pipeline().mutate(read_review(make_pod({"delay": "0"})), now_ms=CREATED_MS)
+    pod = make_pod({"delay": "0", HELD_ANNOTATION: "delay=15s"})
+    verdict = make_pipeline().mutate(read_review(pod), now_ms=CREATED_MS)
 
     assert [RemoveAnnotation(HELD_ANNOTATION)] == verdict.edits
 
@@ -240,6 +241,4 @@ def test_profile_annotation_set_by_user_is_removed() -> None:
     pod = make_pod({"delay": "0", PROFILE_ANNOTATION: "*"})
     verdict = make_pipeline().mutate(read_review(pod), now_ms=CREATED_MS)
 
-    assert [RemoveAnnotation(HELD_ANNOTATION), RemoveAnnotation(PROFILE_ANNOTATION)] == (
-        verdict.edits
-    )
+    assert [RemoveAnnotation(PROFILE_ANNOTATION)] == verdict.edits

@@ -14,7 +14,6 @@ from holdfast.webhook.framework.plugin import (
     Reject,
     Result,
     Wait,
-    skip,
     success,
 )
 from holdfast.webhook.model import reasons
@@ -25,6 +24,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.approval import Approval
 from holdfast.webhook.report import held_pods
 from tests.support.builders import CREATED_MS, make_decider, make_pod, read_review
+from tests.support.scripted import pipeline_of
 
 GRAMMAR = [
     ("release 2.4", "release 2.4"),
@@ -64,12 +64,14 @@ def call(point: str, annotations: dict[str, str], operation: str = "CREATE", **p
 
 
 def test_pod_gets_the_gate_and_loses_copied_approvals() -> None:
-    copied_marks = dict.fromkeys(MARKS, "ann")
-    assert call("mutate", copied_marks) == skip()
-    assert call("mutate", {KEY: "why"}) == success(AddGate(GATE))
-    annotations = {KEY: "why", **copied_marks}
-    assert call("mutate", annotations) == success(AddGate(GATE), *map(RemoveAnnotation, MARKS))
-    assert AddGate(GATE) not in call("mutate", annotations, node="n1").edits
+    annotations = {KEY: "why", **dict.fromkeys(MARKS, "ann")}
+    removals = [*map(RemoveAnnotation, MARKS)]
+    for node, gates in (("", [AddGate(GATE)]), ("n1", [])):
+        review = read_review(make_pod(annotations, node=node))
+        edits = pipeline_of(plugin).mutate(review, now_ms=CREATED_MS).edits
+        assert [
+            edit for edit in edits if isinstance(edit, AddGate | RemoveAnnotation)
+        ] == removals + gates
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])

@@ -11,7 +11,6 @@ from holdfast.webhook.model.annotations import HELD_ANNOTATION, JITTER, NOT_BEFO
 from holdfast.webhook.model.edits import (
     AddGate,
     Edit,
-    RemoveAnnotation,
     SetAnnotation,
     SetSchedulerName,
 )
@@ -35,7 +34,6 @@ from tests.support.vm_builders import owner_of
 DAY = 24 * HOUR
 MIGRATION = {kubevirt.MIGRATION_JOB: "7d1f"}
 VMI_OWNER = [owner_of(kubevirt.VMI, "vm", "vmi-uid")]
-UNHELD = [RemoveAnnotation(HELD_ANNOTATION)]
 SOON = f'annotation delay: invalid value "soon": {durations.DELAY_ACCEPTED}'
 ADVICE = "shorten the hold, or ask an admin to raise maxDelay"
 
@@ -107,7 +105,7 @@ PROVISIONING = {"delay": "15", "kubevirt.io/ephemeral-provisioning": "true"}
     ],
 )
 def test_pod_that_kubevirt_waits_for_is_not_held(pod: Any) -> None:
-    assert Result(Code.SUCCESS, tuple(UNHELD)) == mutate(pod, **BY_KUBEVIRT)
+    assert Result(Code.SKIP) == mutate(pod, **BY_KUBEVIRT)
     assert Result(Code.SKIP) == validate(pod, **BY_KUBEVIRT)
     assert Result(Code.SKIP) == validate(pod, operation="UPDATE", old=pod)
 
@@ -163,7 +161,6 @@ def test_other_pods_with_kubevirt_metadata_are_held(pod: Any, creator: Any) -> N
     ("pod", "warnings"),
     [
         pytest.param(make_pod(), [], id="no annotation"),
-        pytest.param(make_pod({HELD_ANNOTATION: "delay=15s"}), [], id="only a forged hint"),
         pytest.param(make_pod({"delay": "0"}), [], id="zero delay"),
         pytest.param(
             make_pod(ahead(-10 * MINUTE - 1)),
@@ -182,14 +179,10 @@ def test_other_pods_with_kubevirt_metadata_are_held(pod: Any, creator: Any) -> N
         ),
     ],
 )
-def test_pod_that_is_not_held_loses_its_hint(pod: Any, warnings: list[str]) -> None:
+def test_pod_that_is_not_held(pod: Any, warnings: list[str]) -> None:
     result = mutate(pod)
 
-    assert (Code.SUCCESS, UNHELD, warnings) == (
-        result.code,
-        list(result.edits),
-        list(result.warnings),
-    )
+    assert (Code.SUCCESS, (), warnings) == (result.code, result.edits, list(result.warnings))
 
 
 REJECTIONS = [
@@ -233,7 +226,7 @@ def test_invalid_value_is_rejected_or_ignored(annotations: dict[str, str], expec
     plugin = make_delay(on_invalid="ignore")
 
     assert Result(Code.REJECT, (), expected) == mutate(make_pod(annotations))
-    assert Result(Code.SUCCESS, tuple(UNHELD), "", [f"holdfast: not held: {expected}"]) == mutate(
+    assert Result(Code.SUCCESS, (), "", [f"holdfast: not held: {expected}"]) == mutate(
         make_pod(annotations), plugin
     )
 
@@ -246,13 +239,13 @@ def test_scheduler_name_for_held_pods() -> None:
     plugin = make_delay(scheduler_name="delayed")
 
     assert SetSchedulerName("delayed") in mutate(make_pod({"delay": "15"}), plugin).edits
-    assert list(mutate(make_pod({"delay": "0"}), plugin).edits) == UNHELD
+    assert mutate(make_pod({"delay": "0"}), plugin).edits == ()
 
 
 def test_custom_annotation_key() -> None:
     plugin = make_delay(annotations=("wait.io/for",))
 
-    assert list(mutate(make_pod({"delay": "15"}), plugin).edits) == UNHELD
+    assert mutate(make_pod({"delay": "15"}), plugin).edits == ()
     assert SetAnnotation(HELD_ANNOTATION, "wait.io/for=15s") in (
         mutate(make_pod({"wait.io/for": "15"}), plugin).edits
     )
@@ -419,7 +412,7 @@ def test_fast_clock_does_not_admit_a_pod_without_its_gate(on_invalid: str) -> No
     plugin, pod = make_delay(on_invalid=on_invalid), make_pod(ahead(30 * MINUTE))
     now_ms = CREATED_MS + HOUR
 
-    assert list(mutate(pod, plugin, now_ms).edits) == UNHELD
+    assert mutate(pod, plugin, now_ms).edits == ()
     assert Result(Code.REJECT, (), WRONG_CLOCK) == validate(pod, plugin, now_ms)
 
 

@@ -308,7 +308,7 @@ class Failing(Delay):
 def test_plugin_failure_returns_500_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     metrics = ServerMetrics()
     pipeline = make_pipeline(known={"delay": Failing}, observe=metrics.observe_plugin)
-    response = handler_of(pipeline, metrics).handle("/mutate", JSON, body())
+    response = handler_of(pipeline, metrics).handle("/mutate", JSON, body(make_pod({"delay": "1"})))
 
     assert response.status == 500
     assert response.body.decode() == "the review failed; the reason is in the webhook's log\n"

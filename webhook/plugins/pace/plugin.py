@@ -20,10 +20,9 @@ from holdfast.webhook.framework.plugin import (
     Result,
     Wait,
     reject,
-    success,
 )
 from holdfast.webhook.model.annotations import DELAY_GATE, HOLD_REMOVED, NEVER_MS, OWN_PREFIX
-from holdfast.webhook.model.edits import Edit, RemoveLabel, SetLabel
+from holdfast.webhook.model.edits import Edit, SetLabel
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.pace import Limits
 from holdfast.webhook.plugins.holding import HoldingPlugin, is_new
@@ -40,6 +39,8 @@ class Pace(HoldingPlugin):
     args_type = PaceArgs
     gate = GATE
     keys = (KEY,)
+    reserved_labels = (KEY,)
+    """A pod with the label takes a slot once it is released."""
 
     args: PaceArgs
 
@@ -55,13 +56,6 @@ class Pace(HoldingPlugin):
         """Return the edit that sets the label: the pace's name, or a hash of the pod's owner."""
         pace, limits = pace_args.read(pod, self._paces)
         return [SetLabel(KEY, label_of(pod, pace, limits))]
-
-    def mutate(self, pod: Pod, context: Context) -> Result:
-        """Hold the pod, or remove the label from a pod that is not held: it would take a slot."""
-        result = super().mutate(pod, context)
-        if result.edits or result.code is Code.REJECT or KEY not in pod.labels:
-            return result
-        return success(RemoveLabel(KEY), warnings=result.warnings)
 
     def validate(self, pod: Pod, context: Context) -> Result:
         """Reject invalid values, and a new pod whose gate or label is missing."""

@@ -82,7 +82,6 @@ def waiting_pod(value: str = "job/migrate", **fields: Any) -> Any:
         pytest.param(waiting_pod(), "AddGate", "is missing although", {}, id="held"),
         pytest.param(waiting_pod(gates=[GATE]), "AddGate", "", {}, id="gated"),
         pytest.param(waiting_pod(node="n"), "nodeName", "", {}, id="bound"),
-        pytest.param(make_pod(), "", "", {}, id="no annotation"),
         pytest.param(waiting_pod("x"), "invalid object", "invalid object", {}, id="invalid"),
         pytest.param(
             waiting_pod("pod/web-0"), "for itself", "for itself", {}, id="waits for itself"

@@ -7,11 +7,11 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.errors import ConfigurationError, InvalidValueError
-from holdfast.webhook.framework.plugin import Code, Context, Result, skip, success
+from holdfast.webhook.framework.json_patch import patch
+from holdfast.webhook.framework.plugin import Code, Context, Result, success
 from holdfast.webhook.model import pace
 from holdfast.webhook.model.edits import AddGate, RemoveLabel, SetLabel
 from holdfast.webhook.model.kubevirt import CONTROLLER_ACCOUNT, MIGRATION_JOB, VMI
-from holdfast.webhook.plugins.holding import BOUND
 from holdfast.webhook.plugins.pace.args import KEY, NamedPace
 from holdfast.webhook.plugins.pace.groups import PaceGroups
 from holdfast.webhook.plugins.pace.slots import GATE
@@ -89,7 +89,6 @@ def call(point: str, annotation: str | None, **fields: Any) -> Result:
 
 
 def test_pod_with_a_pace_gets_gate_and_label() -> None:
-    assert call("mutate", None) == skip()
     assert call("mutate", "jvm") == success(AddGate(GATE), SetLabel(KEY, "jvm"))
     owned_labels = [call("mutate", text).edits[1] for text in ("4", "5")]
     ownerless_labels = [call("mutate", text, owners=[]).edits[1] for text in ("4", "04", "5")]
@@ -101,15 +100,20 @@ def test_pod_with_a_pace_gets_gate_and_label() -> None:
 def test_forged_label_is_removed_from_pods_that_are_not_held() -> None:
     """Cover a pod that is already bound to a node, and a migration target."""
     labels = {KEY: "jvm", MIGRATION_JOB: "job"}
-    result = call("mutate", "jvm", node="n1", labels=labels)
-    assert result == success(RemoveLabel(KEY), warnings=[BOUND])
-    assert call("mutate", "jvm", labels=labels).edits == (AddGate(GATE), SetLabel(KEY, "jvm"))
-    review = read_review(
-        make_pod({KEY: "jvm"}, labels=labels, owners=[owner_of(VMI, "vm", "u")]),
-        userInfo={"username": CONTROLLER_ACCOUNT},
-    )
-    verdict = pipeline_of(plugin_of(JVM)).mutate(review, now_ms=CREATED_MS)
-    assert verdict.edits == [RemoveLabel(KEY)]
+    target = make_pod({KEY: "jvm"}, labels=labels, owners=[owner_of(VMI, "vm", "u")])
+    by_kubevirt = {"userInfo": {"username": CONTROLLER_ACCOUNT}}
+    for review in (
+        read_review(make_pod(labels=labels)),
+        read_review(make_pod({KEY: "jvm"}, node="n1", labels=labels)),
+        read_review(target, **by_kubevirt),
+    ):
+        verdict = pipeline_of(plugin_of(JVM)).mutate(review, now_ms=CREATED_MS)
+        assert verdict.edits == [RemoveLabel(KEY)]
+    held = read_review(make_pod({KEY: "jvm"}, labels=labels))
+    edits = pipeline_of(plugin_of(JVM)).mutate(held, now_ms=CREATED_MS).edits
+    paths = {operation["path"] for operation in patch(held.pod, edits)}
+    assert "/spec/schedulingGates" in paths
+    assert "/metadata/labels/holdfast.dev~1pace" not in paths
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])
