@@ -6,6 +6,7 @@ only extended, never changed or moved; only the API server's default tolerations
 
 import copy
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import msgspec
@@ -95,6 +96,7 @@ def _key(token: str) -> str:
     return token.replace("~1", "/").replace("~0", "~")
 
 
+@lru_cache(256)
 def pointer(key: str) -> str:
     """Escape a key for a JSON Pointer (RFC 6901)."""
     return key.replace("~", "~0").replace("/", "~1")

@@ -102,7 +102,7 @@ class AdmissionPipeline:
 
     def _mutate(self, profile: Profile, context: Context) -> Verdict:
         # A plugin may set what is removed here, because later edits win.
-        edits: list[Edit] = [*_removals(profile, context.review.pod)]
+        edits = _removals(profile, context.review.pod)
         warnings: list[str] = []
         reasons: list[str] = []
         succeeded_plugins: list[Plugin] = []
@@ -125,7 +125,7 @@ class AdmissionPipeline:
             return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further_reasons))))
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
-        if any(type(edit) not in _REMOVALS for edit in edits):
+        if not _REMOVALS.issuperset(map(type, edits)):
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
         return Verdict(Code.SUCCESS, edits, (), warnings)
 
@@ -265,22 +265,21 @@ class AdmissionPipeline:
         return call.result
 
 
-def _removals(profile: Profile, pod: Pod) -> Iterator[Edit]:
-    """Yield edits that remove annotations and labels that are forged, or copied from another pod.
+def _removals(profile: Profile, pod: Pod) -> list[Edit]:
+    """Return edits that remove annotations and labels that are forged, or copied from another pod.
 
     The recorded profile stays if an earlier call of `mutate` may have written it.
     """
-    annotations = pod.annotations
+    annotations, labels = pod.annotations, pod.labels
+    edits: list[Edit] = [
+        RemoveAnnotation(key) for key in profile.reserved_annotations if key in annotations
+    ]
+    edits += [RemoveLabel(key) for key in profile.reserved_labels if key in labels]
     recorded = annotations.get(PROFILE_ANNOTATION)
     may_be_ours = recorded == profile.name and scheduler_of(pod) in profile.written
     if recorded is not None and not may_be_ours:
-        yield RemoveAnnotation(PROFILE_ANNOTATION)
-    for key in (ALLOWED_ANNOTATION, *profile.reserved_annotations):
-        if key in annotations:
-            yield RemoveAnnotation(key)
-    for key in profile.reserved_labels:
-        if key in pod.labels:
-            yield RemoveLabel(key)
+        edits.append(RemoveAnnotation(PROFILE_ANNOTATION))
+    return edits
 
 
 def _each(review: PodReview) -> list[PodReview]:
@@ -344,11 +343,11 @@ def _added_finalizers(review: PodReview, profile: Profile | None) -> list[str]:
 
     A pod may have hundreds of thousands of finalizers, including duplicates.
     """
+    if not review.pod.finalizers:
+        return []
     own_finalizers = dict.fromkeys(
         finalizer for finalizer in review.pod.finalizers if finalizer.startswith(OWN_PREFIX)
     )
-    if not own_finalizers:
-        return []
     old_finalizers = frozenset(review.old.finalizers if review.old else ())
     new_finalizers = [finalizer for finalizer in own_finalizers if finalizer not in old_finalizers]
     allowed_finalizers = {

@@ -11,7 +11,7 @@ from typing import Any
 import msgspec
 
 from holdfast.webhook.framework.plugin import Code, Plugin, overrides
-from holdfast.webhook.model.annotations import PROFILE_ANNOTATION
+from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, PROFILE_ANNOTATION
 from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
@@ -52,7 +52,8 @@ class Profile:
         self.releasing = [plugin for plugin in self.plugins if overrides(plugin, "at_release")]
         self.finalizing = [plugin for plugin in self.plugins if plugin.finalizer]
         self.reserved_annotations = [
-            key for plugin in self.plugins for key in plugin.reserved_annotations
+            ALLOWED_ANNOTATION,
+            *(key for plugin in self.plugins for key in plugin.reserved_annotations),
         ]
         self.reserved_labels = [key for plugin in self.plugins for key in plugin.reserved_labels]
         self.written = {name for plugin in self.plugins for name in plugin.scheduler_names}
