@@ -61,11 +61,12 @@ class AdmissionPipeline:
         if profile is None or not profile.blocking:
             return False
         for plugin in profile.blocking:
-            if plugin.may_block and _has_workload_key(plugin, review):
-                return True
-            if not plugin.concerns(review.pod) and not _has_changed_key(plugin, review):
-                continue
-            if plugin.may_block or plugin.blocks(review):
+            is_called = (
+                plugin.concerns(review.pod)
+                or _has_changed_key(plugin, review)
+                or _has_workload_key(plugin, review)
+            )
+            if is_called and (plugin.may_block or plugin.blocks(review)):
                 return True
         return False
 
@@ -106,10 +107,7 @@ class AdmissionPipeline:
         warnings: list[str] = []
         reasons: list[str] = []
         succeeded_plugins: list[Plugin] = []
-        for plugin in profile.plugins:
-            if not self._concerns(plugin, "mutate", context):
-                continue
-            result = self._mutate_one(plugin, context, rejected=bool(reasons))
+        for plugin, result in self._mutations(profile, context, reasons):
             edits.extend(result.edits)
             warnings.extend(result.warnings)
             if result.code is Code.SUCCESS:
@@ -146,16 +144,26 @@ class AdmissionPipeline:
         self.runner.skip(plugin, point)
         return False
 
-    def _mutate_one(self, plugin: Plugin, context: Context, *, rejected: bool) -> Result:
-        try:
-            with self.runner.measure(plugin, "mutate", context.profile, context.review) as call:
-                call.result = plugin.mutate(context.review.pod, context)
-        except PluginFailedError as exc:
-            if not rejected:
-                raise
-            # The pod is rejected anyway, and the user should see that reason.
-            _log.error("%s: %s", context.review.display_name, exc)
-            return Result(Code.ERROR)
+    def _mutations(
+        self, profile: Profile, context: Context, reasons: Sequence[str]
+    ) -> Iterator[tuple[Plugin, Result]]:
+        """Yield the results of the plugins that the pod concerns.
+
+        Once there are reasons to reject the pod, the user should see these: failures are only
+        logged.
+        """
+        for plugin in profile.plugins:
+            try:
+                if self._concerns(plugin, "mutate", context):
+                    yield plugin, self._mutate_one(plugin, context)
+            except PluginFailedError as exc:
+                if not reasons:
+                    raise
+                _log.error("%s: %s", context.review.display_name, exc)
+
+    def _mutate_one(self, plugin: Plugin, context: Context) -> Result:
+        with self.runner.measure(plugin, "mutate", context.profile, context.review) as call:
+            call.result = plugin.mutate(context.review.pod, context)
         result = call.result
         for edit in result.edits:
             if isinstance(edit, AddGate):

@@ -190,7 +190,7 @@ class Plugin:
     def blocks(self, review: PodReview) -> bool:
         """Return whether a plugin without `may_block` may wait for I/O in this review.
 
-        Called only for pods that concern the plugin.
+        Called only for reviews for which the plugin is called.
         """
         return False
 
@@ -212,7 +212,7 @@ class Plugin:
         return "false"
 
     def validate_workload(self, workload: Workload, old: Workload | None) -> Result:
-        """Check `workload_keys` on a workload; `old` is the workload before an update."""
+        """Check a workload that has, or had, `workload_keys`; `old` is as before an update."""
         return skip()
 
     def restore_match(self) -> str:

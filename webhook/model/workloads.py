@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
+from msgspec.structs import replace
 
 from holdfast.webhook.model.objects import ApiObject, Pod
 
@@ -185,10 +186,17 @@ def read(resource: Resource, source: bytes | msgspec.Raw) -> Sequence[tuple[Work
                 ApiObject() if index else owner,
                 outer,
             ),
-            outer.spec.template or Pod(),
+            _without_namespace(outer.spec.template or Pod()),
         )
         for index, (path, outer) in enumerate(_templates(spec, resource.path))
     ]
+
+
+def _without_namespace(template: Pod) -> Pod:
+    """Drop a template's namespace: the API server stores any, and controllers ignore it."""
+    if not template.metadata.namespace:
+        return template
+    return replace(template, metadata=replace(template.metadata, namespace=""))
 
 
 def _templates(spec: _Spec, path: str) -> Sequence[tuple[str, _JobTemplate]]:

@@ -235,7 +235,7 @@ def _approval_policy() -> Object:
     """Build the policy that protects the names of users who approve and deny.
 
     It protects them even after the release, when they are a record. The webhook removes copied
-    names from new pods that need an approval; an admin may restore other pods that have them. An
+    names from new pods; an admin may restore pods that have them and are not sent to it. An
     approval also covers the images and ephemeral containers, until the pod has no gates.
     """
     user = "request.userInfo.username"

@@ -283,6 +283,7 @@ def pod_of(document: Document, template: Document) -> Document:
         "controller": True,
     }
     metadata = {**template["metadata"], "ownerReferences": [owner]}
+    metadata.pop("namespace", None)  # controllers ignore it
     return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
 
 

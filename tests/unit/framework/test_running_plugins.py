@@ -1,7 +1,7 @@
 """Order, failures, blocking calls and measurements of plugins."""
 
 import itertools
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 import pytest
@@ -458,6 +458,30 @@ class RaisingConcerns(Blocking):
 
     def concerns(self, _pod: Pod) -> bool:
         raise KeyError("x")
+
+
+def test_failing_concerns_does_not_replace_a_rejection() -> None:
+    pipeline = pipeline_of(Other(answering(reject("no"))), RaisingConcerns())
+    assert pipeline.mutate(read_review(), now_ms=0).reasons == ["no"]
+
+
+class Asking(Scripted):
+    """Looks something up to validate a workload's own annotation."""
+
+    workload_keys: Mapping[str, Sequence[str]] = {"Deployment": ("own",)}
+
+    def concerns(self, pod: Pod) -> bool:
+        return "scripted" in pod.annotations
+
+    def blocks(self, _review: PodReview) -> bool:
+        return True
+
+
+@pytest.mark.parametrize("own", [{}, {"own": ""}])
+def test_blocks_is_asked_about_workloads_with_a_key(own: dict[str, str]) -> None:
+    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
+    workload = {"metadata": {"annotations": own}, "spec": {"template": {}}}
+    assert pipeline_of(Asking()).may_block(read_review(workload, kind=kind)) is bool(own)
 
 
 @pytest.mark.parametrize("point", ["mutate", "validate"])

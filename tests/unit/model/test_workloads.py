@@ -55,6 +55,24 @@ def test_old_template_is_read() -> None:
     assert review.pod.annotations == {}
 
 
+@pytest.mark.parametrize(("group", "kind", "path"), KINDS, ids=IDS)
+def test_namespace_of_a_template_is_ignored(group: str, kind: str, path: str) -> None:
+    """The API server stores any, and controllers create pods in the workload's namespace."""
+    metadata = {"namespace": "elsewhere", "annotations": {"type": "space"}}
+    spec = {"nodeSelector": {"kubernetes.io/role": "cloud"}}
+    review = reviewed(group, kind, wrapped(path, {"metadata": metadata, "spec": spec}))
+    pipeline = make_pipeline(
+        "profiles: [{schedulerName: '*', pluginConfig: [{name: placement, args: {rules: [{name: "
+        "space, when: {annotation: type, equals: space, namespaces: [default]}, require: [{key: "
+        "kubernetes.io/role, operator: In, values: [edge]}], onConflict: reject}]}}]}]"
+    )
+    verdict = pipeline.validate(review, now_ms=CREATED_MS)
+    if kind == "DaemonSet":
+        assert "the pods will not be placed" in verdict.warnings[0]
+    else:
+        assert verdict.message.startswith(f"{path.replace('[]', '[0]')}.metadata: rule space: ")
+
+
 @pytest.mark.parametrize(
     "content",
     [{}, {"spec": {}}, {"metadata": {}, "spec": {"template": None}}],

@@ -361,9 +361,9 @@ def test_workload_namespace_selects_the_profile() -> None:
     pipeline = make_pipeline(
         "profiles: [{schedulerName: '*'}, {name: shop, schedulerName: '*', namespaces: [shop]}]"
     )
-    (result,) = OfflinePreview(pipeline, "default", CREATED_MS).preview(
-        workload("Job", "batch", {"delay": "15"})
-    )
+    job = workload("Job", "batch", {"delay": "15"})
+    job["spec"]["template"]["metadata"]["namespace"] = "elsewhere"  # controllers ignore it
+    (result,) = OfflinePreview(pipeline, "default", CREATED_MS).preview(job)
     assert "+    holdfast.dev/profile: shop" in result.diff
 
 
