@@ -103,7 +103,7 @@ class AdmissionPipeline:
 
     def _mutate(self, profile: Profile, context: Context) -> Verdict:
         # A plugin may set what is removed here, because later edits win.
-        edits = _removals(profile, context.review.pod)
+        edits = self._removals(profile, context.review.pod)
         warnings: list[str] = []
         reasons: list[str] = []
         succeeded_plugins: list[Plugin] = []
@@ -126,6 +126,22 @@ class AdmissionPipeline:
         if not _REMOVALS.issuperset(map(type, edits)):
             edits.append(SetAnnotation(PROFILE_ANNOTATION, profile.name))
         return Verdict(Code.SUCCESS, edits, (), warnings)
+
+    def _removals(self, profile: Profile, pod: Pod) -> list[Edit]:
+        """Return edits that remove annotations and labels that are forged or copied.
+
+        The recorded profile stays if an earlier call of `mutate` may have written it.
+        """
+        annotations, labels, profiles = pod.annotations, pod.labels, self.profiles
+        edits: list[Edit] = [
+            RemoveAnnotation(key) for key in profiles.reserved_annotations if key in annotations
+        ]
+        edits += [RemoveLabel(key) for key in profiles.reserved_labels if key in labels]
+        recorded = annotations.get(PROFILE_ANNOTATION)
+        may_be_ours = recorded == profile.name and scheduler_of(pod) in profile.written
+        if recorded is not None and not may_be_ours:
+            edits.append(RemoveAnnotation(PROFILE_ANNOTATION))
+        return edits
 
     def _concerns(self, plugin: Plugin, point: str, context: Context) -> bool:
         """Return whether to call a plugin. A failure is reported like that of the call.
@@ -271,23 +287,6 @@ class AdmissionPipeline:
             else:
                 call.result = plugin.validate(review.pod, context)
         return call.result
-
-
-def _removals(profile: Profile, pod: Pod) -> list[Edit]:
-    """Return edits that remove annotations and labels that are forged, or copied from another pod.
-
-    The recorded profile stays if an earlier call of `mutate` may have written it.
-    """
-    annotations, labels = pod.annotations, pod.labels
-    edits: list[Edit] = [
-        RemoveAnnotation(key) for key in profile.reserved_annotations if key in annotations
-    ]
-    edits += [RemoveLabel(key) for key in profile.reserved_labels if key in labels]
-    recorded = annotations.get(PROFILE_ANNOTATION)
-    may_be_ours = recorded == profile.name and scheduler_of(pod) in profile.written
-    if recorded is not None and not may_be_ours:
-        edits.append(RemoveAnnotation(PROFILE_ANNOTATION))
-    return edits
 
 
 def _each(review: PodReview) -> list[PodReview]:

@@ -11,7 +11,12 @@ from typing import Any
 import msgspec
 
 from holdfast.webhook.framework.plugin import Code, Plugin, overrides
-from holdfast.webhook.model.annotations import ALLOWED_ANNOTATION, PROFILE_ANNOTATION
+from holdfast.webhook.model.annotations import (
+    ALLOWED_ANNOTATION,
+    HELD_LABEL,
+    PROFILE_ANNOTATION,
+    RELEASED_ANNOTATION,
+)
 from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
@@ -51,11 +56,6 @@ class Profile:
         self.holding = [plugin for plugin in self.plugins if plugin.gate]
         self.releasing = [plugin for plugin in self.plugins if overrides(plugin, "at_release")]
         self.finalizing = [plugin for plugin in self.plugins if plugin.finalizer]
-        self.reserved_annotations = [
-            ALLOWED_ANNOTATION,
-            *(key for plugin in self.plugins for key in plugin.reserved_annotations),
-        ]
-        self.reserved_labels = [key for plugin in self.plugins for key in plugin.reserved_labels]
         self.written = {name for plugin in self.plugins for name in plugin.scheduler_names}
 
 
@@ -101,6 +101,13 @@ class Profiles:
             for namespace in profile.namespaces or ("",)
         }
         self.plugins = [plugin for profile in self.by_name.values() for plugin in profile.plugins]
+        self.reserved_annotations = _unique(
+            [ALLOWED_ANNOTATION, RELEASED_ANNOTATION],
+            *(plugin.reserved_annotations for plugin in self.plugins),
+        )
+        self.reserved_labels = _unique(
+            [HELD_LABEL], *(plugin.reserved_labels for plugin in self.plugins)
+        )
 
     def select(self, pod: Pod) -> Profile | None:
         """Return a stored pod's profile: the recorded one, or else the one for a new pod."""
@@ -111,14 +118,19 @@ class Profiles:
         """Return the profile of a pod or template under review.
 
         A profile that names the pod's namespace takes precedence over one for all namespaces. Users
-        can forge the recorded profile of a new pod. It is used only if it serves the namespace, and
-        its plugins may have set the current schedulerName, as `mutate` does before `validate`.
+        can forge the recorded profile of a new pod. It is used only if `mutate` may have recorded
+        it before `validate`: new pods of the namespace may have it, and its plugins may set the
+        current schedulerName.
         """
         if review.workload is None and review.request.operation != "CREATE":
             return self.select(review.old or review.pod)
         namespace = review.request.namespace
         recorded = self.recorded(review.pod, namespace)
-        if recorded is not None and scheduler_of(review.pod) in recorded.written:
+        if (
+            recorded is not None
+            and scheduler_of(review.pod) in recorded.written
+            and self._served_by(recorded.scheduler_name, namespace) is recorded
+        ):
             return recorded
         return self._serving(review.pod, namespace)
 
@@ -128,8 +140,13 @@ class Profiles:
         return profile if profile and namespace in (profile.namespaces or (namespace,)) else None
 
     def _serving(self, pod: Pod, namespace: str) -> Profile | None:
-        for scheduler in (scheduler_of(pod), REST_OF_PODS):
-            profile = self._served.get((scheduler, namespace)) or self._served.get((scheduler, ""))
-            if profile is not None:
-                return profile
-        return None
+        return self._served_by(scheduler_of(pod), namespace) or self._served_by(
+            REST_OF_PODS, namespace
+        )
+
+    def _served_by(self, scheduler: str, namespace: str) -> Profile | None:
+        return self._served.get((scheduler, namespace)) or self._served.get((scheduler, ""))
+
+
+def _unique(*groups: Sequence[str]) -> Sequence[str]:
+    return [*dict.fromkeys(key for keys in groups for key in keys)]

@@ -4,7 +4,9 @@ from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.framework.plugin import Code, success
 from holdfast.webhook.model.annotations import (
     ALLOWED_ANNOTATION,
+    HELD_LABEL,
     PROFILE_ANNOTATION,
+    RELEASED_ANNOTATION,
 )
 from holdfast.webhook.model.approvals import KEY as APPROVAL
 from holdfast.webhook.model.edits import (
@@ -50,7 +52,10 @@ class Marking(Scripted):
 
 @pytest.mark.parametrize("edits", [[], [SetAnnotation("mark", "ours"), SetLabel("mark", "ours")]])
 def test_reserved_keys_have_only_the_values_that_the_plugin_sets(edits: list[Edit]) -> None:
-    pod = make_pod({"mark": "x", "other-mark": "x", "a": "1"}, labels={"mark": "x", "b": "2"})
+    pod = make_pod(
+        {"mark": "x", "other-mark": "x", RELEASED_ANNOTATION: "2099-01-01T00:00:00Z", "a": "1"},
+        labels={"mark": "x", HELD_LABEL: "true", "b": "2"},
+    )
     plugin = Marking(answering(success(*edits)))
     verdict = pipeline_of(plugin).mutate(read_review(pod), now_ms=CREATED_MS)
     patched = Pod.of(apply_patch(pod, patch(Pod.of(pod), verdict.edits)))

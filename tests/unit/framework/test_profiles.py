@@ -112,6 +112,21 @@ def test_new_pod_cannot_choose_its_profile(recorded: str, scheduler: str, expect
         assert profile.name == name
 
 
+def test_profile_that_a_namespace_does_not_use_cannot_be_chosen() -> None:
+    """A profile for the namespace takes precedence, so `mutate` cannot have recorded the other."""
+    pipeline = make_pipeline(
+        "profiles: [{name: lax, schedulerName: '*', plugins: {disabled: [{name: approval}]}, "
+        f"{delay_config(schedulerName='held')}}}, "
+        "{name: strict, schedulerName: '*', namespaces: [team-a]}]"
+    )
+    pod = make_pod({PROFILE_ANNOTATION: "lax", APPROVAL: "x"}, scheduler="held", namespace="team-a")
+    review = read_review(pod, namespace="team-a")
+    edits = pipeline.mutate(review, now_ms=CREATED_MS).edits
+    assert AddGate(APPROVAL) in edits
+    assert SetAnnotation(PROFILE_ANNOTATION, "strict") in edits
+    assert pipeline.validate(review, now_ms=CREATED_MS).code is Code.REJECT
+
+
 BY_NAMESPACE = """
 profiles:
 - {schedulerName: "*"}
