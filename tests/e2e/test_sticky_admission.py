@@ -175,6 +175,26 @@ def test_launcher_pods_of_other_creators_are_not_edited(vm_ns: Namespace) -> Non
         assert not [key for key in stored["metadata"]["annotations"] if "holdfast" in key]
 
 
+@pytest.mark.parametrize("mark", ["migration", "provisioning"])
+def test_template_cannot_exempt_pods_from_their_hold(vm_ns: Namespace, mark: str) -> None:
+    """KubeVirt copies the labels and annotations of a template to the pods."""
+    manifest = vms.replica_set("set", 1)
+    metadata = manifest["spec"]["template"]["metadata"]
+    metadata["annotations"] = {"holdfast.dev/delay": "1h"}
+    if mark == "migration":
+        metadata["labels"][vms.MIGRATION_JOB] = "forged"
+    else:
+        metadata["annotations"]["kubevirt.io/ephemeral-provisioning"] = "true"
+    vm_ns.create(manifest)
+    pod = vm_ns.eventually(lambda: next(iter(vm_ns.all("pods")), None))
+    assert pod is not None
+    assert pod["metadata"]["labels" if mark == "migration" else "annotations"].keys() & {
+        vms.MIGRATION_JOB,
+        "kubevirt.io/ephemeral-provisioning",
+    }
+    assert gates(pod) == ["holdfast.dev/delay"]
+
+
 def test_only_holdfast_can_add_the_finalizer(vm_ns: Namespace) -> None:
     pod = launcher(vm_ns)
     forged = copy.deepcopy(pod)

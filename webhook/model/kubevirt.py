@@ -267,6 +267,34 @@ class LauncherPod(objects.Pod, frozen=True):
         )
 
 
+class _Container(objects.ApiStruct, frozen=True):
+    command: list[str] | None = None
+
+
+class _ContainerSpec(objects.ApiStruct, frozen=True):
+    containers: list[_Container] | None = None
+
+
+class _ContainerPod(objects.ApiStruct, frozen=True):
+    spec: _ContainerSpec = _ContainerSpec()
+
+
+_CONTAINER_POD = msgspec.json.Decoder(_ContainerPod)
+
+
+def starts_vm(pod: bytes | msgspec.Raw) -> bool:
+    """Return whether a pod of KubeVirt, as JSON, can start a VM.
+
+    A pod that only provisions volumes runs another command instead of virt-launcher
+    (renderLaunchManifest in KubeVirt's pkg/virt-controller/services/template.go).
+    """
+    try:
+        containers = _CONTAINER_POD.decode(pod).spec.containers or ()
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return True  # not from an API server
+    return any("virt-launcher" in (container.command or [""])[0] for container in containers)
+
+
 def pod_of(instance: Instance) -> objects.Pod:
     """Return the pod that KubeVirt would create for a VMI: the fields that select a profile."""
     return objects.Pod(

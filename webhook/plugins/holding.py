@@ -18,7 +18,7 @@ from holdfast.webhook.model.edits import AddGate, Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins import hold_warnings
-from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
+from holdfast.webhook.plugins.virt_controller import AUTO, VirtController, read_owner
 
 BOUND = "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
 """Warning for a pod with a node: the API server rejects pods that have both a node and a gate."""
@@ -85,17 +85,15 @@ class HoldingPlugin(Plugin):
         """Return whether a pod must not be held, because KubeVirt waits for it.
 
         This overrides holds in the VM's template. The target pod of a live migration has only
-        minutes to start, and a VM waits for its provisioning pod. Labels and annotations are not
-        proof, because a Deployment could have them too, and an update could add them:
-        virt-controller must have created the pod. An update of a pod without the gate does not
-        change a hold. Raises ClusterError.
+        minutes to start, and a VM waits for its provisioning pod. An update of a pod without the
+        gate does not change a hold. Raises ClusterError.
         """
         if not _is_awaited(pod) or self.gate in pod.gates:
             return False
         review = context.review
         if review.request.operation != "CREATE":
             return True
-        return self._looks_up(pod, review) and self._is_kubevirt(review.request.user_info.username)
+        return self._looks_up(pod, review) and self._is_proven(review)
 
     def _looks_up(self, pod: Pod, review: PodReview) -> bool:
         request = review.request
@@ -103,19 +101,41 @@ class HoldingPlugin(Plugin):
             _is_awaited(pod)
             and self.gate not in pod.gates
             and request.operation == "CREATE"
+            and review.workload is None
             and kubevirt.VIRT_CONTROLLER.fullmatch(request.user_info.username) is not None
         )
 
-    def _is_kubevirt(self, username: str) -> bool:
+    def _is_proven(self, review: PodReview) -> bool:
+        """Return whether KubeVirt waits for a pod that is marked so.
+
+        Labels and annotations are not proof: any pod can have them, and KubeVirt copies those of a
+        VMI to its pods. virt-controller must have created the pod. The pod must not start a VM, or
+        the VM must have started before.
+        """
+        pod, username = review.pod, review.request.user_info.username
+        provisions = kubevirt.EPHEMERAL_PROVISIONING in pod.annotations and not kubevirt.starts_vm(
+            review.request.object
+        )
+        if not provisions and kubevirt.MIGRATION_JOB not in pod.labels:
+            return False
         try:
-            return self._virt_controller.is_user(username)
+            is_kubevirts = self._virt_controller.is_user(username)
+            return is_kubevirts and (provisions or self._has_started(review))
         except (HandleError, NoCredentialsError):
             pass
         except ApiStatusError as exc:
             if exc.status != 403:
                 raise
-        # Without the KubeVirt component, assume the account of a default installation.
+        # Without the KubeVirt component, assume the account of a default installation, and trust
+        # the label: otherwise, no VM with a hold in its template could migrate.
         return username == kubevirt.CONTROLLER_ACCOUNT
+
+    def _has_started(self, review: PodReview) -> bool:
+        owner = kubevirt.controller_of(review.pod.metadata, kubevirt.VMI)
+        if owner is None:
+            return False
+        instance = read_owner(self.handle, kubevirt.Instance, review.request.namespace, owner)
+        return instance is not None and instance.has_started
 
 
 def _is_awaited(pod: Pod) -> bool:

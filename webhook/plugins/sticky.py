@@ -13,9 +13,6 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Mapping, Sequence
-from typing import TypeVar
-
-import msgspec
 
 from holdfast.webhook.errors import ApiStatusError, ConfigurationError, InvalidValueError
 from holdfast.webhook.framework import cel, node_affinity
@@ -37,14 +34,13 @@ from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.model.workloads import Workload
 from holdfast.webhook.plugins import sticky_policy
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
-from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
+from holdfast.webhook.plugins.virt_controller import AUTO, T, VirtController, read_owner
 
 WEIGHT = 100
 """Weight of a preferred node, the maximum."""
 _MAX_NAMED = 3
 """Maximum number of contradicting requirements in a message."""
 
-T = TypeVar("T", Instance, VirtualMachine)
 _log = logging.getLogger("holdfast.plugins")
 
 
@@ -271,12 +267,8 @@ class Sticky(Plugin):
 
         Raises InvalidValueError if it is gone, and ClusterError if the lookup fails.
         """
-        path = kubevirt.vmi_path if kind == kubevirt.VMI else kubevirt.vm_path
-        # Owner references are user input: they must not lead to another API path.
-        is_valid = syntax.is_namespace(namespace) and syntax.is_object_name(owner.name)
-        response = self.handle.lookup.get(path(namespace, owner.name)) if is_valid else None
-        owner_object = None if response is None else msgspec.convert(response, shape)
-        if owner_object is None or owner_object.metadata.uid != owner.uid:
+        owner_object = read_owner(self.handle, shape, namespace, owner)
+        if owner_object is None:
             shown_namespace = (
                 namespace if syntax.is_namespace(namespace) else messages.quote(namespace)
             )

@@ -7,7 +7,7 @@ namespace owner can create an account of that name.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 
@@ -15,7 +15,11 @@ from holdfast.webhook.errors import ApiStatusError, UnreachableError
 from holdfast.webhook.framework import cel
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.kube import discovery
-from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model import kubevirt, syntax
+from holdfast.webhook.model.kubevirt import Instance, VirtualMachine
+from holdfast.webhook.model.objects import OwnerReference
+
+T = TypeVar("T", Instance, VirtualMachine)
 
 AUTO = "auto"
 """The argument value that means the account in the KubeVirt object's namespace."""
@@ -75,6 +79,20 @@ class VirtController:
             return msgspec.convert(response, kind)
         except msgspec.ValidationError as exc:
             raise UnreachableError(f"the response for {path} is not valid: {exc}") from exc
+
+
+def read_owner(handle: Handle, shape: type[T], namespace: str, owner: OwnerReference) -> T | None:
+    """Return a pod's VMI, or a VMI's VM, without the cache; None if its UID no longer exists.
+
+    Raises ClusterError if the lookup fails.
+    """
+    path = kubevirt.vmi_path if owner.kind == kubevirt.VMI else kubevirt.vm_path
+    # Owner references are user input: they must not lead to another API path.
+    if not (syntax.is_namespace(namespace) and syntax.is_object_name(owner.name)):
+        return None
+    response = handle.lookup.get(path(namespace, owner.name))
+    owner_object = None if response is None else msgspec.convert(response, shape)
+    return owner_object if owner_object and owner_object.metadata.uid == owner.uid else None
 
 
 def _created(item: Mapping[str, Any]) -> tuple[str, str]:

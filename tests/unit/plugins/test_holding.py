@@ -34,10 +34,10 @@ INSTALLED = {
         ]
     }
 }
-TARGET: dict[str, Any] = {
-    "labels": {kubevirt.MIGRATION_JOB: "job"},
-    "owners": [owner_of(kubevirt.VMI, "vm", "u")],
-}
+OWNERS = [owner_of(kubevirt.VMI, "vm", "u")]
+TARGET: dict[str, Any] = {"labels": {kubevirt.MIGRATION_JOB: "job"}, "owners": OWNERS}
+VMI_PATH = kubevirt.vmi_path("default", "vm")
+RUNNING = {VMI_PATH: {"metadata": {"uid": "u"}, "status": {"phase": "Running"}}}
 
 
 def created_by(user: str, **pod: Any) -> PodReview:
@@ -73,11 +73,49 @@ def is_held(plugin: Approval, review: PodReview) -> bool:
 def test_only_pods_of_kubevirts_own_account_are_exempt(
     user: str, failure: Exception | None, held: bool
 ) -> None:
-    lookup = FakeLookup(INSTALLED)
+    lookup = FakeLookup(INSTALLED | RUNNING)
     if failure is not None:
         lookup.failures.extend([failure] * 2)
 
     assert is_held(connected(lookup), created_by(user, **TARGET)) is held
+
+
+@pytest.mark.parametrize(
+    ("vmi", "held"),
+    [
+        pytest.param(RUNNING[VMI_PATH], False, id="running"),
+        pytest.param({"metadata": {"uid": "u"}, "status": {"phase": "Scheduling"}}, True, id="new"),
+        pytest.param({"metadata": {"uid": "u"}}, True, id="without a status"),
+        pytest.param(RUNNING[VMI_PATH] | {"metadata": {"uid": "w"}}, True, id="another one"),
+        pytest.param(None, True, id="gone"),
+    ],
+)
+def test_only_pods_of_a_started_vm_are_targets(vmi: Any, held: bool) -> None:
+    """KubeVirt copies the label from the template of a VirtualMachineInstanceReplicaSet."""
+    lookup = FakeLookup(INSTALLED | ({} if vmi is None else {VMI_PATH: vmi}))
+    assert is_held(connected(lookup), created_by(CNV, **TARGET)) is held
+
+
+@pytest.mark.parametrize("labels", [{}, TARGET["labels"]], ids=["provisioning", "both marks"])
+@pytest.mark.parametrize("installed", [INSTALLED, {}], ids=["found", "default account"])
+@pytest.mark.parametrize(
+    ("command", "held"),
+    [
+        (["/bin/bash", "-c", "echo", "bound PVCs"], False),
+        (["/usr/bin/virt-launcher-monitor", "--qemu-timeout", "5m"], True),
+    ],
+    ids=["provisions", "starts the VM"],
+)
+def test_only_pods_that_do_not_start_the_vm_are_exempt(
+    command: list[str], held: bool, installed: Any, labels: dict[str, str]
+) -> None:
+    """KubeVirt copies the annotations of a VMI to its pods, including that of provisioning pods."""
+    pod = make_pod(
+        {KEY: "x", kubevirt.EPHEMERAL_PROVISIONING: "true"}, owners=OWNERS, labels=labels
+    )
+    pod["spec"]["containers"] = [{"name": "compute", "command": command}, {"name": "sidecar"}]
+    review = read_review(pod, userInfo={"username": CNV if installed else DEFAULT})
+    assert is_held(connected(FakeLookup(installed)), review) is held
 
 
 def test_failed_lookup_raises() -> None:
