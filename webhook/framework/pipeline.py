@@ -61,12 +61,15 @@ class AdmissionPipeline:
         if profile is None or not profile.blocking:
             return False
         for plugin in profile.blocking:
-            is_called = (
-                plugin.concerns(review.pod)
-                or _has_changed_key(plugin, review)
-                or _has_workload_key(plugin, review)
-            )
-            if is_called and (plugin.may_block or plugin.blocks(review)):
+            try:
+                is_called = (
+                    plugin.concerns(review.pod)
+                    or _has_changed_key(plugin, review)
+                    or _has_workload_key(plugin, review)
+                )
+                if is_called and (plugin.may_block or plugin.blocks(review)):
+                    return True
+            except Exception:  # noqa: BLE001 - the call of the plugin will report it
                 return True
         return False
 

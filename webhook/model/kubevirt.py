@@ -268,6 +268,7 @@ class LauncherPod(objects.Pod, frozen=True):
 
 
 class _Container(objects.ApiStruct, frozen=True):
+    name: str = ""
     command: list[str] | None = None
 
 
@@ -282,17 +283,20 @@ class _ContainerPod(objects.ApiStruct, frozen=True):
 _CONTAINER_POD = msgspec.json.Decoder(_ContainerPod)
 
 
-def starts_vm(pod: bytes | msgspec.Raw) -> bool:
-    """Return whether a pod of KubeVirt, as JSON, can start a VM.
+def only_provisions(pod: bytes | msgspec.Raw) -> bool:
+    """Return whether a pod of KubeVirt, as JSON, cannot start a VM.
 
-    A pod that only provisions volumes runs another command instead of virt-launcher
+    A pod that only provisions volumes has another command instead of virt-launcher
     (renderLaunchManifest in KubeVirt's pkg/virt-controller/services/template.go).
     """
     try:
         containers = _CONTAINER_POD.decode(pod).spec.containers or ()
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        return True  # not from an API server
-    return any("virt-launcher" in (container.command or [""])[0] for container in containers)
+        return False  # not from an API server
+    return any(
+        container.name == "compute" and (container.command or [])[:3] == ["/bin/bash", "-c", "echo"]
+        for container in containers
+    )
 
 
 def pod_of(instance: Instance) -> objects.Pod:

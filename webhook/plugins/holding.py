@@ -20,6 +20,8 @@ from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins import hold_warnings
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController, read_owner
 
+_IS_AWAITED = "KubeVirt waits for the pod"
+"""The key of a review's state with the result of the lookups, which all plugins share."""
 BOUND = "holdfast: not held: spec.nodeName is already set: use a nodeSelector instead"
 """Warning for a pod with a node: the API server rejects pods that have both a node and a gate."""
 
@@ -93,7 +95,11 @@ class HoldingPlugin(Plugin):
         review = context.review
         if review.request.operation != "CREATE":
             return True
-        return self._looks_up(pod, review) and self._is_proven(review)
+        if not self._looks_up(pod, review):
+            return False
+        if _IS_AWAITED not in context.state:
+            context.state[_IS_AWAITED] = self._is_proven(review)
+        return bool(context.state[_IS_AWAITED])
 
     def _looks_up(self, pod: Pod, review: PodReview) -> bool:
         request = review.request
@@ -110,17 +116,16 @@ class HoldingPlugin(Plugin):
 
         Labels and annotations are not proof: any pod can have them, and KubeVirt copies those of a
         VMI to its pods. virt-controller must have created the pod. The pod must not start a VM, or
-        the VM must have started before.
+        the VM must be running.
         """
         pod, username = review.pod, review.request.user_info.username
-        provisions = kubevirt.EPHEMERAL_PROVISIONING in pod.annotations and not kubevirt.starts_vm(
-            review.request.object
-        )
+        is_marked = kubevirt.EPHEMERAL_PROVISIONING in pod.annotations
+        provisions = is_marked and kubevirt.only_provisions(review.request.object)
         if not provisions and kubevirt.MIGRATION_JOB not in pod.labels:
             return False
         try:
             is_kubevirts = self._virt_controller.is_user(username)
-            return is_kubevirts and (provisions or self._has_started(review))
+            return is_kubevirts and (provisions or self._runs(review))
         except (HandleError, NoCredentialsError):
             pass
         except ApiStatusError as exc:
@@ -130,12 +135,13 @@ class HoldingPlugin(Plugin):
         # the label: otherwise, no VM with a hold in its template could migrate.
         return username == kubevirt.CONTROLLER_ACCOUNT
 
-    def _has_started(self, review: PodReview) -> bool:
+    def _runs(self, review: PodReview) -> bool:
+        """Return whether a pod's VMI runs, as before a migration within the cluster."""
         owner = kubevirt.controller_of(review.pod.metadata, kubevirt.VMI)
         if owner is None:
             return False
         instance = read_owner(self.handle, kubevirt.Instance, review.request.namespace, owner)
-        return instance is not None and instance.has_started
+        return instance is not None and instance.runs
 
 
 def _is_awaited(pod: Pod) -> bool:

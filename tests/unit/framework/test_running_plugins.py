@@ -462,6 +462,7 @@ class RaisingConcerns(Blocking):
 
 def test_failing_concerns_does_not_replace_a_rejection() -> None:
     pipeline = pipeline_of(Other(answering(reject("no"))), RaisingConcerns())
+    assert pipeline.may_block(read_review())
     assert pipeline.mutate(read_review(), now_ms=0).reasons == ["no"]
 
 

@@ -14,7 +14,7 @@ from holdfast.webhook.model.approvals import GATE, KEY
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins.approval import Approval
-from tests.support.builders import make_pod, read_review
+from tests.support.builders import CREATED_MS, make_delay, make_pod, read_review
 from tests.support.fakes import FakeLookup
 from tests.support.scripted import pipeline_of
 from tests.support.vm_builders import owner_of
@@ -85,6 +85,11 @@ def test_only_pods_of_kubevirts_own_account_are_exempt(
     [
         pytest.param(RUNNING[VMI_PATH], False, id="running"),
         pytest.param({"metadata": {"uid": "u"}, "status": {"phase": "Scheduling"}}, True, id="new"),
+        pytest.param(
+            {"metadata": {"uid": "u"}, "status": {"phase": "WaitingForSync"}},
+            True,
+            id="migrated from elsewhere",
+        ),
         pytest.param({"metadata": {"uid": "u"}}, True, id="without a status"),
         pytest.param(RUNNING[VMI_PATH] | {"metadata": {"uid": "w"}}, True, id="another one"),
         pytest.param(None, True, id="gone"),
@@ -96,6 +101,15 @@ def test_only_pods_of_a_started_vm_are_targets(vmi: Any, held: bool) -> None:
     assert is_held(connected(lookup), created_by(CNV, **TARGET)) is held
 
 
+def test_plugins_share_the_lookup() -> None:
+    lookup = FakeLookup(INSTALLED | RUNNING)
+    plugins = connected(lookup), make_delay()
+    plugins[1].handle.connect(lookup=lookup)
+    review = read_review(make_pod({KEY: "x", "delay": "1"}, **TARGET), userInfo={"username": CNV})
+    assert pipeline_of(*plugins).mutate(review, now_ms=CREATED_MS).edits == []
+    assert lookup.asked.count(VMI_PATH) == 1
+
+
 @pytest.mark.parametrize("labels", [{}, TARGET["labels"]], ids=["provisioning", "both marks"])
 @pytest.mark.parametrize("installed", [INSTALLED, {}], ids=["found", "default account"])
 @pytest.mark.parametrize(
@@ -103,11 +117,13 @@ def test_only_pods_of_a_started_vm_are_targets(vmi: Any, held: bool) -> None:
     [
         (["/bin/bash", "-c", "echo", "bound PVCs"], False),
         (["/usr/bin/virt-launcher-monitor", "--qemu-timeout", "5m"], True),
+        (["/injected", "/usr/bin/virt-launcher-monitor"], True),
+        (None, True),
     ],
-    ids=["provisions", "starts the VM"],
+    ids=["provisions", "starts the VM", "prefixed", "unknown"],
 )
 def test_only_pods_that_do_not_start_the_vm_are_exempt(
-    command: list[str], held: bool, installed: Any, labels: dict[str, str]
+    command: list[str] | None, held: bool, installed: Any, labels: dict[str, str]
 ) -> None:
     """KubeVirt copies the annotations of a VMI to its pods, including that of provisioning pods."""
     pod = make_pod(
