@@ -5,6 +5,7 @@ from contextlib import ExitStack, closing
 
 import pytest
 
+from holdfast.webhook.server.connection import PIPELINE_LIMIT
 from tests.server.conftest import Serve
 from tests.server.harness import Server, ask, everything_from, send_until_closed, wait_until
 
@@ -160,6 +161,31 @@ def test_client_that_does_not_read_responses_is_closed(
         client.sendall((b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") * count)
         time.sleep(0.2)
         wait_until("it is closed", lambda: server.open_connections() == 0)
+
+
+@pytest.mark.parametrize("first", [b"/healthz", b"/huge"], ids=["served before", "newcomers"])
+def test_clients_that_do_not_read_do_not_lock_others_out(serve: Serve, first: bytes) -> None:
+    server = serve(max_connections=10, answer_deadline=60.0)
+    requests = b"".join(
+        b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n" for path in (first, b"/huge")
+    )
+    with ExitStack() as stack:
+        for _ in range(10):
+            client = stack.enter_context(server.raw())
+            client.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+            client.sendall(requests)
+        wait_until("the cap is reached", lambda: server.open_connections() == 10)
+        time.sleep(0.5)  # newcomers may stay for a while
+        assert [server.review().status for _ in range(10)] == [200] * 10
+
+
+def test_pipelined_requests_are_limited(serve: Serve) -> None:
+    server = serve()
+    with server.raw() as client:
+        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n" * (PIPELINE_LIMIT + 5))
+        answers = everything_from(client)
+    assert answers.count(b"HTTP/1.1 200 OK") == PIPELINE_LIMIT
+    assert answers.count(b"HTTP/1.1 429 ") == 1
 
 
 def test_client_that_keeps_sending_without_reading_is_closed(serve: Serve) -> None:

@@ -31,6 +31,9 @@ FIELDS_LIMIT = 64
 """Maximum header fields and trailers of a request, together."""
 LENGTH_DIGITS = 19
 """Maximum digits of a Content-Length; llhttp accepts any number of leading zeros."""
+PIPELINE_LIMIT = 32
+"""Maximum requests of a connection that wait for an earlier one. API servers send none; each takes
+twenty times its size in memory."""
 UNPRODUCTIVE_LIMIT = 64 * 1024
 """Maximum bytes that a client may send without completing a header or adding to a body."""
 READ_BUFFER = 32 * 1024
@@ -163,6 +166,16 @@ class Connection(asyncio.Protocol):
     def is_open(self) -> bool:
         """Whether the TLS handshake is done and the connection is not lost."""
         return self._transport is not None
+
+    @property
+    def awaits_review(self) -> bool:
+        """Whether a plugin that may block decides about its request."""
+        return self._task is not None
+
+    @property
+    def is_reading(self) -> bool:
+        """Whether its client has to read a response."""
+        return self.phase is Phase.ANSWERING and self._task is None
 
     def connection_made(self, transport: Any) -> None:
         """Start reading, after the TLS handshake."""
@@ -318,6 +331,8 @@ class Connection(asyncio.Protocol):
 
     def on_message_complete(self) -> None:
         """Queue the request."""
+        if len(self._requests) >= PIPELINE_LIMIT:
+            self._abort_parsing(429, "too many requests at once; wait for their responses")
         keep = self._version == "1.1" and self._parser.should_keep_alive()
         self._requests.append(self._request(close=not keep))
         self.worker.bodies.release(self)

@@ -311,19 +311,20 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
     def _make_room(self) -> bool:
         """Evict a newcomer if they exceed their share, else the client longest in its phase.
 
-        Return False if no connection can be evicted. Neither clients that stall nor clients that
-        sent one request can keep others out.
+        Clients that have to read a response are evicted first: API servers read at once. Return
+        False if no connection can be evicted. Neither clients that stall nor clients that sent one
+        request can keep others out.
         """
         if len(self.newcomers) > self.settings.max_connections * NEWCOMERS:
             return self._evict_newcomer()
         served = [
             connection
             for connection in self.connections
-            if connection not in self.newcomers and connection.phase is not Phase.ANSWERING
+            if connection not in self.newcomers and not connection.awaits_review
         ]
         if not served:
             return self._evict_newcomer()
-        min(served, key=lambda connection: connection.since).drop()
+        min(served, key=lambda connection: (not connection.is_reading, connection.since)).drop()
         return True
 
     def _evict_newcomer(self) -> bool:
@@ -331,7 +332,7 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         # A client that opens many connections then displaces itself, not the API server.
         crowded = max(self._addresses, key=self._addresses.__getitem__, default=None)
         for connection in self.newcomers:
-            if connection.address == crowded and connection.phase is not Phase.ANSWERING:
+            if connection.address == crowded and not connection.awaits_review:
                 if self.loop.time() - connection.accepted < GRACE:
                     return False
                 connection.drop()
