@@ -18,6 +18,10 @@ IDLE_SECONDS = 300.0
 SETTLED_SECONDS = 60.0
 """Time after which the controller also knows a waiting pod."""
 
+MAX_INDEXED = 4
+"""Maximum number of objects for which a pod is indexed; the next ones follow when these are met.
+Each takes up to 1.3 KB, and a user may create pods that wait for 32."""
+
 _Pods = dict[str, ObjectKey]
 """Pods that wait for one object, by UID."""
 
@@ -64,9 +68,10 @@ class ObjectIndex:
             pairs = [(kind, target) for kind, target in zip(kinds, targets, strict=True)]
             unmet = [target for kind, target in pairs if not kind.is_met(namespace, target)]
             if unmet:
-                self._pods[uid] = _WaitingPod(key, targets, self.now())
-                for kind, target in pairs:
-                    kind.add(namespace, target, uid, key)
+                indexed = tuple(dict.fromkeys([*unmet, *targets]))[:MAX_INDEXED]
+                self._pods[uid] = _WaitingPod(key, indexed, self.now())
+                for target in indexed:
+                    self._kinds[target.kind].add(namespace, target, uid, key)
             problems = [kind.problem_of(namespace, target) for kind, target in pairs]
         for kind in new_kinds:
             path = kind.kind.path()

@@ -32,8 +32,8 @@ from holdfast.webhook.plugins.after.reading import ObjectReader
 from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN, WaitedKind
 from holdfast.webhook.plugins.holding import HoldingPlugin
 
-_PARSED = 1_024
-"""Size of the cache of parsed values: most pods of a template have the same value."""
+_PARSED = 256
+"""Size of the cache of parsed values, of up to 45 KB each. Most pods of a template share one."""
 _RESOURCE, _VERSION = re.compile("[a-z][a-z0-9]*"), re.compile("v[0-9]+(?:(?:alpha|beta)[0-9]+)?")
 
 BuiltInKind = Literal[

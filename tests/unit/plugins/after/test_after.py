@@ -300,6 +300,21 @@ def test_pod_waits_until_all_objects_are_ready() -> None:
     assert controller.rechecked == [WEB, WEB]  # it no longer waits for anything
 
 
+def test_pod_is_indexed_for_a_few_objects_at_a_time() -> None:
+    controller = FakeController()
+    names = [f"x-{index}" for index in range(3 * after_objects.MAX_INDEXED)]
+    value = ",".join(f"job/{name}" for name in names)
+    controller.permit(value)
+    handler = controller.handlers[JOBS]
+    for index, name in enumerate(names):
+        assert sum(map(len, handler.pods.values())) == after_objects.MAX_INDEXED
+        handler.on_update(waited_object(ready("Complete"), name))
+        assert len(controller.rechecked) == index + 1
+        result = controller.permit(value)
+    assert result == Allow()
+    assert handler.pods == {}
+
+
 def test_failed_job_and_unreadable_kind_are_reported() -> None:
     controller = FakeController()
     controller.permit()
