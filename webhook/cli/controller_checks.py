@@ -94,7 +94,7 @@ class ControllerChecks:
         decider = pipelines.release_decider(pipelines.Setup())
         if self.profiles:
             decider = ReleaseDecider(self.profiles[0], Runner(time.perf_counter, unobserved))
-        query = {"fieldSelector": listing.PENDING}
+        query = {"fieldSelector": listing.UNBOUND}
         pods = listing.objects(self.api, listing.pods_path(namespace), Pod, query)
         self.pods.extend(held_pods.held_pods(pods, decider, freeze_of))
 

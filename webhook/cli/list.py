@@ -55,7 +55,7 @@ def list(  # noqa: A001 - the command's name
     freeze_of = FreezeLookup(cluster, namespace, time.now_ms, installed.own)
     printer = _HeldPods(printing, namespace, time, decider, freeze_of)
     path = listing.pods_path(namespace)
-    query = {"fieldSelector": listing.PENDING, "labelSelector": scope.selector}
+    query = {"fieldSelector": listing.UNBOUND, "labelSelector": scope.selector}
     if watch:
         from holdfast.webhook.cli.watching import follow_pods  # noqa: PLC0415 - rarely needed
 

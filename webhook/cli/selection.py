@@ -91,7 +91,7 @@ class PodAction:
         terminal.check_outcome(problems, total)
 
     def _selected(self, cluster: CommandCluster, choice: PodChoice) -> _Found:
-        query = {"fieldSelector": listing.PENDING, "labelSelector": choice.selector}
+        query = {"fieldSelector": listing.UNBOUND, "labelSelector": choice.selector}
         path = listing.pods_path(choice.within(cluster))
         return [*filter(self.concerns, listing.objects(cluster, path, PodWithStatus, query))], []
 

@@ -113,7 +113,7 @@ class ReleaseController:
             self,
             Pod,
             path=listing.pods_path(""),
-            selection={"fieldSelector": listing.PENDING},  # labels are not trusted
+            selection={"fieldSelector": listing.UNBOUND},  # labels are not trusted
             on_restart=self._count_restart,
         )
         self._namespaces = Reflector(

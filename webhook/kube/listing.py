@@ -16,8 +16,9 @@ PAGE = 500
 """Objects per request, as in kubectl, unless they are large."""
 SMALL_PAGE = 1 << 22
 """Bytes of a page; after a smaller page, the next one may have twice as many objects."""
-PENDING = "spec.nodeName=,status.phase=Pending"
-"""Field selector that matches every pod that can be held."""
+UNBOUND = "spec.nodeName=,status.phase!=Succeeded,status.phase!=Failed"
+"""Field selector that matches every pod that can be held, like kube-scheduler's. Users who may
+write a pod's status can give a held pod the phase Running."""
 
 T = TypeVar("T")
 

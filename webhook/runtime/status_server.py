@@ -105,7 +105,7 @@ def _held(mgr: Manager, namespace: str) -> Iterator[HeldPodRow]:
 
 def owners_of(api: Api, namespace: str) -> Mapping[ObjectKey, str]:
     """Return the owners of the first MOST_PODS held pods of a namespace. Raises ClusterError."""
-    selectors = {"fieldSelector": listing.PENDING, "labelSelector": HELD_LABEL}
+    selectors = {"fieldSelector": listing.UNBOUND, "labelSelector": HELD_LABEL}
     pods = listing.objects(api, listing.pods_path(namespace), Pod, selectors)
     return {pod.key: held_pods.owner(pod) for pod in islice(pods, MOST_PODS)}
 

@@ -14,7 +14,7 @@ from holdfast.webhook.model.objects import Pod
 from tests.support.builders import held
 from tests.support.fakes import FakeApi, event, raising, status_error, unreachable
 
-SELECTOR = "spec.nodeName=,status.phase=Pending"
+SELECTOR = "spec.nodeName=,status.phase!=Failed"
 
 
 class RecordingHandler:
