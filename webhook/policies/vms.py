@@ -102,14 +102,16 @@ def _filled(name: str, field: str) -> str:
 
 
 def _volumes_kept() -> str:
-    """Test that the volume templates are unchanged. A VM never has two equal templates."""
+    """Test that the volume templates are unchanged. Two equal ones must not replace two others."""
     old_metadata, new_metadata = (
         f"dyn({variable}).?metadata.orValue({{}})" for variable in ("was", "one")
+    )
+    is_alike = (
+        f"{_alike('was', 'one', 'metadata')}\n&& {_alike(old_metadata, new_metadata, _EMPTY_TIME)}"
     )
     return (
         "(variables.new_volumes == variables.old_volumes\n"
         "|| variables.new_volumes.size() == variables.old_volumes.size()\n"
-        "&& variables.new_volumes.all(one, variables.old_volumes.exists(was,\n"
-        f"{_alike('was', 'one', 'metadata')}\n"
-        f"&& {_alike(old_metadata, new_metadata, _EMPTY_TIME)})))"
+        f"&& variables.new_volumes.all(one, variables.old_volumes.exists(was,\n{is_alike}))\n"
+        f"&& variables.old_volumes.all(was, variables.new_volumes.exists(one,\n{is_alike})))"
     )

@@ -80,6 +80,18 @@ def test_controller_cannot_change_existing_vm_spec_fields(
     assert f"'holdfast-controller-vms' denied request: {CONTROLLER} may not change spec" in message
 
 
+def test_controller_cannot_replace_a_volume_template_by_another(
+    guarded: Guarded, ns: Namespace
+) -> None:
+    templates = [{"metadata": {"name": name}, "spec": {"pvc": {}}} for name in "ab"]
+    vm = stored("two")
+    vm["spec"]["dataVolumeTemplates"] = templates
+    ns.create(vm)
+    replaced = [write("/spec/dataVolumeTemplates/1", templates[0])]
+    message = refusal(guarded.controller(ns).patch, "two", replaced, kind="vm")
+    assert f"{CONTROLLER} may not change spec" in message
+
+
 def test_controller_records_and_clears_a_vms_node(guarded: Guarded, shared: Namespace) -> None:
     controller = guarded.controller(shared)
     record = [
