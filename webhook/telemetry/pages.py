@@ -42,6 +42,9 @@ LOG_INTERVAL = 10.0
 STOP_TIMEOUT = 1.0
 """Seconds that `stop` waits for the server's thread."""
 
+REUSE = 1.0
+"""Seconds for which metrics are reused while requests wait."""
+
 _IN_MEMORY = 1 << 30  # the container's file system is read-only: never spool a response to a file
 _READ_ONCE = 2  # a poll accepts before it reads, so all were read by the second one
 _RESET = struct.pack("ii", 1, 0)
@@ -203,6 +206,11 @@ class PageServer:
         logging.getLogger("waitress").setLevel(logging.ERROR)  # else many clients flood the log
         self._thread = threading.Thread(target=self._server.run, name="pages", daemon=True)
 
+    @property
+    def has_queue(self) -> bool:
+        """Whether requests wait for another one."""
+        return bool(self._server.task_dispatcher.queue)
+
     def start(self) -> None:
         """Start serving."""
         self._thread.start()
@@ -259,8 +267,20 @@ class HealthServer(PageServer):
         pages: dict[str, Page] = {
             "/healthz": lambda: (b"ok\n", 200, _PLAIN),
             "/readyz": lambda: (b"ok\n", 200, _PLAIN) if ready() else (b"not ready\n", 503, _PLAIN),
-            "/metrics": lambda: (exposition(), 200, {"Content-Type": CONTENT_TYPE_LATEST}),
+            "/metrics": lambda: (self._metrics(), 200, {"Content-Type": CONTENT_TYPE_LATEST}),
         }
+        self._exposition = exposition
+        self._last, self._made_at = b"", float("-inf")
         if conditions:
             pages["/conditions"] = lambda: (f"{conditions}\n".encode(), 200, _PLAIN)
         super().__init__(host, port, create_app(pages), option="--health-port")
+
+    def _metrics(self) -> bytes:
+        """Return the metrics. While others wait, they are those of the last second.
+
+        Otherwise, a flood of requests would keep probes waiting until they fail.
+        """
+        now = time.monotonic()
+        if not self.has_queue or now - self._made_at >= REUSE:
+            self._last, self._made_at = self._exposition(), now
+        return self._last

@@ -1,6 +1,9 @@
 import http.client
+import itertools
 import socket
+import time
 from collections.abc import Iterator
+from contextlib import ExitStack
 
 import pytest
 
@@ -51,6 +54,31 @@ def test_not_ready(world: World) -> None:
 
     assert world.request("/readyz") == (503, "not ready\n")
     assert world.request("/healthz") == (200, "ok\n")
+
+
+def test_waiting_requests_get_the_same_metrics() -> None:
+    """Otherwise a flood of them keeps probes waiting for minutes."""
+    made = itertools.count(1)
+
+    def exposition() -> bytes:
+        time.sleep(0.1)
+        return b"%d" % next(made)
+
+    server = HealthServer("127.0.0.1", 0, ready=lambda: True, exposition=exposition)
+    server.start()
+    try:
+        with ExitStack() as stack:
+            clients = [
+                stack.enter_context(socket.create_connection(("127.0.0.1", server.port)))
+                for _ in range(20)
+            ]
+            for client in clients:
+                client.sendall(b"GET /metrics HTTP/1.1\r\nHost: x\r\n\r\n")
+            bodies = [everything_from(client).partition(b"\r\n\r\n")[2] for client in clients]
+    finally:
+        server.stop()
+    assert set(bodies) <= {b"1", b"2", b"3"}
+    assert len(bodies) == 20
 
 
 def test_metrics(world: World) -> None:
