@@ -44,6 +44,19 @@ def test_dev_registers_unregisters_and_recovers_from_being_killed(
         ns.eventually(lambda: "delayed" in ns.releases())
 
 
+def test_dev_imports_nothing_from_the_current_folder(ns: Namespace, tmp_path: Path) -> None:
+    (tmp_path / "msgspec.py").write_text("raise SystemExit('imported')")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        port = str(listener.getsockname()[1])
+        command = [str(Path(sys.executable).with_name("holdfast")), "dev", "--port", port]
+        command += ["--kubeconfig", str(ns.plane.kubeconfig)]
+        result = subprocess.run(
+            command, cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+        )
+    assert f"cannot listen on 127.0.0.1:{port}" in result.stderr
+    assert "imported" not in result.stderr
+
+
 def test_port_in_use_is_reported_in_one_line(ns: Namespace, log: Path) -> None:
     with socket.socket() as listener:
         listener.bind(("127.0.0.1", 0))

@@ -106,7 +106,8 @@ def _server(
         key.touch(mode=0o600)
         key.write_bytes(leaf.key)
         ready_file = directory / "ready"
-        command = [sys.executable, "-m", "holdfast.webhook", "serve"]
+        # -P: import nothing from the current folder, which may be somebody else's checkout
+        command = [sys.executable, "-P", "-m", "holdfast.webhook", "serve"]
         command += ["--host", host, "--port", str(port)]
         command += ["--cert", str(directory / "tls.crt"), "--key", str(key)]
         command += ["--ready-file", str(ready_file), "--exit-with-stdin", *arguments]
