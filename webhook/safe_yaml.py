@@ -4,6 +4,7 @@ import itertools
 from typing import IO, Any
 
 import yaml
+from yaml.constructor import ConstructorError
 
 SIZE_LIMIT = 1 << 20
 """Maximum bytes of a file: the limit of a ConfigMap."""
@@ -50,8 +51,23 @@ class Loader(yaml.SafeLoader):
         text = str(self.construct_scalar(node))
         if ":" in text:
             return text
-        is_float = node.tag.endswith(":float")
-        return self.construct_yaml_float(node) if is_float else self.construct_yaml_int(node)
+        if node.tag.endswith(":float"):
+            return self.construct_yaml_float(node)
+        number = self.construct_yaml_int(node)
+        if number.bit_length() > 64:
+            raise ConstructorError(None, None, "the number is too large", node.start_mark)
+        return number
+
+    def construct_scalar(self, node: yaml.Node) -> Any:
+        """Return the text of a scalar. Raises ConstructorError for half a surrogate pair."""
+        text = super().construct_scalar(node)  # type: ignore[arg-type]
+        try:
+            text.encode()
+        except UnicodeEncodeError:
+            raise ConstructorError(
+                None, None, "an escape is half of a surrogate pair", node.start_mark
+            ) from None
+        return text
 
 
 class ManifestLoader(Loader):

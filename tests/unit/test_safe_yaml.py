@@ -130,6 +130,27 @@ def test_file_at_the_size_limit_is_read(tmp_path: Path) -> None:
     assert CliRunner().invoke(main.cli, ["preview", "-f", str(file)]).exit_code == 0
 
 
+@pytest.mark.parametrize("read", READERS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize(
+    ("value", "problem"),
+    [
+        pytest.param(f"0x{'F' * 5_000}", "the number is too large", id="a large number"),
+        pytest.param('"\\ud800"', "an escape is half of a surrogate pair", id="a surrogate"),
+    ],
+)
+def test_value_that_json_cannot_contain_is_rejected(
+    tmp_path: Path, read: Reader, value: str, problem: str
+) -> None:
+    file = tmp_path / "given.yaml"
+    file.write_text(f"kind: {value}\n")
+    assert problem in " ".join(read(file).split())
+
+
+def test_configuration_on_standard_input_is_limited() -> None:
+    given = b"#" * (safe_yaml.SIZE_LIMIT + 1)
+    assert "standard input is larger than 1 MiB" in _output_of("check-config", "-", given=given)
+
+
 @pytest.mark.timeout(60)
 def test_reading_stops_at_the_size_limit() -> None:
     with pytest.raises(CommandError, match=r"^/dev/zero: is larger than 4 MiB; split it$"):

@@ -37,7 +37,10 @@ def check_config(
     file = file or filename
     if file is None:
         raise click.MissingParameter(param_type="argument", param_hint="'FILE'")
-    text = safe_yaml.read(sys.stdin.buffer) if str(file) == "-" else config.content(file)
+    try:
+        text = safe_yaml.read(sys.stdin.buffer) if str(file) == "-" else config.content(file)
+    except safe_yaml.SizeError as exc:
+        raise CommandError(f"standard input {exc}: shorten it") from None
     messages = [*problems.find(text, str(file), partial(_build, str(file), disable_plugin))]
     terminal.write([(message, "") for message in messages], err=True)
     if messages:

@@ -197,6 +197,8 @@ def _documents(name: str, text: bytes | None = None) -> Sequence[Any]:
         if text is None:
             with nullcontext(sys.stdin.buffer) if name == "-" else Path(name).open("rb") as file:
                 text = safe_yaml.read(file, SIZE_LIMIT)
+        else:
+            safe_yaml.read(io.BytesIO(text), SIZE_LIMIT)
     except safe_yaml.SizeError as exc:
         raise CommandError(f"{name}: {exc}; split it") from None
     except OSError as exc:

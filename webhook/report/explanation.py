@@ -203,7 +203,7 @@ def _decision(facts: PodFacts) -> Iterator[str]:
 
 
 def _gates(facts: PodFacts, held: HeldPodSummary | None, decider: ReleaseDecider) -> Iterator[str]:
-    unknown_gates = held_pods.unknown_gates(facts.pod, decider)
+    unknown_gates = frozenset(held_pods.unknown_gates(facts.pod, decider))
     for gate in facts.pod.gates:
         if gate in unknown_gates:
             name = gate.removeprefix(OWN_PREFIX)
