@@ -1,6 +1,6 @@
 """The guard: admission policies that protect holds and limit the controller's account. Pure.
 
-Nine ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
+Ten ValidatingAdmissionPolicies, each with its binding and independent of the others. The API
 server evaluates them, so they also work while Holdfast is down:
 
 - `holdfast-hold`: removing a Holdfast gate, or changing a hold, requires the verb `release`;
@@ -9,6 +9,8 @@ server evaluates them, so they also work while Holdfast is down:
 - `holdfast-approval`: approving or denying requires the verb `approve` and the user's own name.
   Changing images or ephemeral containers of a held pod that needs or has an approval requires the
   same verb;
+- `holdfast-own-fields`: nobody may add Holdfast's finalizers to an existing pod, or Holdfast's
+  annotations and labels when a pod is bound to a node;
 - `holdfast-freeze`: users who may freeze a namespace may not change anything else in it;
 - `holdfast-freeze-roles`: nor may they grant that right to another account with a role;
 - `holdfast-controller-pods`: the fields of a pod that the controller and the Helm chart's uninstall
@@ -66,11 +68,12 @@ from holdfast.webhook.registration import configurations
 HOLD = "holdfast-hold"
 PACE = "holdfast-pace"
 APPROVAL = "holdfast-approval"
+OWN_FIELDS = "holdfast-own-fields"
 CONTROLLER_PODS = "holdfast-controller-pods"
 CONTROLLER_WEBHOOKS = "holdfast-controller-webhooks"
 POLICIES = (
-    *(HOLD, PACE, APPROVAL, FREEZE_POLICY, FREEZE_ROLES_POLICY, CONTROLLER_PODS),
-    *(CONTROLLER_VMS, CONTROLLER_WEBHOOKS, CONTROLLER_SECRETS),
+    *(HOLD, PACE, APPROVAL, OWN_FIELDS, FREEZE_POLICY, FREEZE_ROLES_POLICY),
+    *(CONTROLLER_PODS, CONTROLLER_VMS, CONTROLLER_WEBHOOKS, CONTROLLER_SECRETS),
 )
 """The names of all policies, and of their bindings."""
 
@@ -106,12 +109,13 @@ COUNTED = (pace_args.KEY, RELEASED_ANNOTATION)
 
 
 def policies(profiles: Profiles, installation: InstallationNames | None = None) -> list[Object]:
-    """Build the nine policies, each followed by its binding."""
+    """Build the ten policies, each followed by its binding."""
     names = installation or InstallationNames()
     built_policies = (
         _hold_policy(deciding_keys(profiles)),
         _pace_policy(),
         _approval_policy(),
+        _own_fields_policy(profiles),
         freeze_policy(),
         freeze_roles_policy(),
         _pods_policy(names),
@@ -270,6 +274,39 @@ def _approval_policy() -> Object:
                 f"  + '{RELEASE_RESOURCE}.{RELEASE_GROUP} in namespace ' + request.namespace\n"
                 f"  + ' (role {APPROVER})'",
             ),
+        ],
+    )
+
+
+def _own_fields_policy(profiles: Profiles) -> Object:
+    """Build the policy that protects fields for which the webhook is not called.
+
+    The status subresource can add finalizers, and the API server copies the annotations and labels
+    of a Binding to the pod.
+    """
+    plugin_finalizers = (plugin.finalizer for plugin in profiles.plugins)
+    finalizers = list(dict.fromkeys(filter(None, (kubevirt.STICKY, *plugin_finalizers))))
+    subresource = "request.?subResource.orValue('')"
+    is_binding = f"request.resource.resource == 'bindings' || {subresource} == 'binding'"
+    old_names, new_names = (
+        f"{version}.metadata.?finalizers.orValue([])" for version in ("oldObject", "object")
+    )
+    adds = f"{strings(finalizers)}.exists(name, name in {new_names} && !(name in {old_names}))"
+    sets = (
+        "[object.metadata.?annotations, object.metadata.?labels]\n"
+        f"  .exists(entries, entries.orValue({{}}).exists(key, {expressions.is_own('key')}))"
+    )
+    return make_policy(
+        OWN_FIELDS,
+        rule=make_rule("", ["pods", "pods/status"], ["UPDATE"]),
+        also=[make_rule("", ["bindings", "pods/binding"], ["CREATE"])],
+        condition=("adds-own-fields", f"({is_binding})\n? {sets}\n: {adds}"),
+        checks=[
+            Check(
+                "false",
+                f"only Holdfast adds finalizers, annotations and labels under {OWN_PREFIX} to a "
+                "pod: remove them from the request",
+            )
         ],
     )
 

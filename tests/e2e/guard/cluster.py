@@ -25,6 +25,7 @@ POLICIES = (
     pod_policies.HOLD,
     pod_policies.PACE,
     pod_policies.APPROVAL,
+    pod_policies.OWN_FIELDS,
     FREEZE_POLICY,
     FREEZE_ROLES_POLICY,
     pod_policies.CONTROLLER_PODS,
@@ -74,6 +75,9 @@ class Guarded:
             ),
             pod_policies.APPROVAL: lambda: self.user(ns, "jane").patch(
                 "probed", [annotation(APPROVED_BY, "jane")]
+            ),
+            pod_policies.OWN_FIELDS: lambda: self.user(ns, "jane").patch(
+                "probed", [write("/metadata/finalizers", ["holdfast.dev/sticky"])]
             ),
             FREEZE_POLICY: lambda: self.user(ns, "fred").patch(
                 ns.namespace, [LEVEL], kind="namespace"

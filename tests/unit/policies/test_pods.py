@@ -87,6 +87,7 @@ def test_every_policy_is_bound_and_fails_closed() -> None:
         "holdfast-hold",
         "holdfast-pace",
         "holdfast-approval",
+        "holdfast-own-fields",
         "holdfast-freeze",
         "holdfast-freeze-roles",
         "holdfast-controller-pods",
