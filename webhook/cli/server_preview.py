@@ -1,6 +1,6 @@
 """Previews of pods and workloads by the API server, for `holdfast preview --dry-run=server`."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -17,11 +17,6 @@ from holdfast.webhook.report import preview as previews
 from holdfast.webhook.report.preview import Document, Preview
 
 FIELD_MANAGER = "holdfast-preview"
-DECIDED: Mapping[str, tuple[str, ...]] = {
-    "metadata": ("annotations", "labels", "finalizers"),
-    "spec": ("schedulerName", "schedulingGates", "nodeSelector", "affinity", "tolerations"),
-}
-"""The pod fields that Holdfast may write; others are omitted."""
 
 _DEFAULTED = [
     json_patch.write_toleration(toleration) for toleration in json_patch.DEFAULT_TOLERATIONS
@@ -109,7 +104,7 @@ def _refused(result: Preview, exc: ApiStatusError) -> Preview:
 def decided(pod: Document) -> Document:
     """Return the fields that Holdfast may write, sorted, without the defaults of every pod."""
     result: dict[str, Any] = {}
-    for part, fields in DECIDED.items():
+    for part, fields in previews.WRITABLE.items():
         source = pod.get(part) or {}
         values = {field: _ordered(source[field]) for field in fields if source.get(field)}
         if values.get("schedulerName") == DEFAULT_SCHEDULER:

@@ -25,6 +25,11 @@ from holdfast.webhook.report.scope import AdmissionScope
 
 Document = Mapping[str, Any]
 
+WRITABLE: Mapping[str, tuple[str, ...]] = {
+    "metadata": ("annotations", "labels", "finalizers"),
+    "spec": ("schedulerName", "schedulingGates", "nodeSelector", "affinity", "tolerations"),
+}
+"""The pod fields that Holdfast may write; a preview shows only these."""
 _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -44,9 +49,11 @@ class Preview:
     @property
     def diff(self) -> list[str]:
         """The changes, as a YAML diff."""
-        if self.before is None or self.after is None:
+        if self.before is None or self.after is None or self.before == self.after:
             return []
-        lines = difflib.unified_diff(_yaml(self.before), _yaml(self.after), lineterm="", n=2)
+        lines = difflib.unified_diff(
+            _yaml(_writable(self.before)), _yaml(_writable(self.after)), lineterm="", n=2
+        )
         return list(lines)[2:]  # without the file names
 
 
@@ -285,6 +292,15 @@ def pod_of(document: Document, template: Document) -> Document:
     metadata = {**template["metadata"], "ownerReferences": [owner]}
     metadata.pop("namespace", None)  # controllers ignore it
     return {**template, "apiVersion": "v1", "kind": "Pod", "metadata": metadata}
+
+
+def _writable(pod: Document) -> Document:
+    """Return the part of a pod that Holdfast may write; comparing others may take hours."""
+    parts = {
+        part: {key: value for key, value in (pod.get(part) or {}).items() if key in fields}
+        for part, fields in WRITABLE.items()
+    }
+    return {part: values for part, values in parts.items() if values}
 
 
 def _yaml(document: Document) -> list[str]:

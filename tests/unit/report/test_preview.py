@@ -380,6 +380,17 @@ def test_window_summary_says_when_it_opens_or_closes(window: str, opens: str) ->
     assert previewed(pod({WINDOW: "Mon"})).refusals
 
 
+@pytest.mark.timeout(60)
+def test_fields_that_holdfast_does_not_write_are_not_compared() -> None:
+    """Comparing these would take hours."""
+    manifest = pod({"delay": "15"})
+    words = [chr(97 + number % 26) + chr(97 + number % 11) for number in range(200_000)]
+    manifest["spec"]["containers"] = [{"name": "main", "args": words}]
+    diff = previewed(manifest).diff
+    assert "+  schedulingGates:" in diff
+    assert len(diff) < 20
+
+
 def test_mistyped_annotation_gets_a_suggestion() -> None:
     (warning,) = previewed(pod({"holdfast.dev/windov": "15"})).warnings
 
