@@ -103,8 +103,9 @@ def _base(report: Report) -> Path:
         report(Step("installing Debian packages into a base image"))
         with cache.publishing(target) as folder:
             root = folder / "root"
-            arguments = ["--variant=minbase", f"--include={_PACKAGES}", _SUITE, str(root)]
-            _run(["unshare", "--mount", "debootstrap", *arguments])
+            # Without the keyring, debootstrap would only warn, and install unverified packages.
+            arguments = ["--force-check-gpg", "--variant=minbase", f"--include={_PACKAGES}"]
+            _run(["unshare", "--mount", "debootstrap", *arguments, _SUITE, str(root)])
             _tidy(root)
             _run(["tar", "--numeric-owner", "-C", str(root), "-cf", str(folder / "root.tar"), "."])
             shutil.rmtree(root)
