@@ -204,21 +204,24 @@ def _next_of_cas(ca_secret: Authority, observation: Observation, plan: Plan) -> 
         return None
     if retired_until is not None and retired_until <= observation.now:
         return RotationStep(Action.FORGET, "everything it signed has expired")
-    if _is_replaced(signer, observation, plan):
+    if _is_replaced(ca_secret, observation, plan):
         return RotationStep(Action.FORGET, "no replica serves what it signed")
     return None
 
 
-def _is_replaced(signer: Certificate, observation: Observation, plan: Plan) -> bool:
+def _is_replaced(ca_secret: Authority, observation: Observation, plan: Plan) -> bool:
     """Return whether all replicas serve a leaf of the signing CA, and new replicas will, too.
 
-    A new replica may get a slightly older Secret from the kubelet's cache.
+    A new replica may get a slightly older Secret from the kubelet's cache. Servers that are not
+    Holdfast's do not count, whose certificate another CA signed.
     """
+    signer = authority.read(ca_secret.signer.certificate)
+    served = _signed_by_any(observation.served, ca_secret.cas)
     leaves = authority.read_all((observation.leaf or {}).get(CERTIFICATE, b""))[:1]
     return (
-        bool(observation.served)
+        bool(served)
         and not observation.unknown
-        and all(authority.signed_by(leaf, signer) for leaf in (*leaves, *observation.served))
+        and all(authority.signed_by(leaf, signer) for leaf in (*leaves, *served))
         and all(observation.now - leaf.issued_at >= plan.settling for leaf in leaves)
     )
 
@@ -232,13 +235,13 @@ def carry_out(step: RotationStep, observation: Observation, plan: Plan) -> Data:
         return _leaf(ca_secret.signer, observation.now, plan)
     if step.action is Action.RETAIN:
         retired = (*ca_secret.retired, *_retained(ca_secret, observation, plan))
-        retired_until = _last_expiry(observation, plan, ca_secret.retired_until)
+        retired_until = _last_expiry(observation, plan, retired, ca_secret.retired_until)
         return replace(ca_secret, retired=retired, retired_until=retired_until).data()
     if step.action is Action.INTRODUCE:
         return replace(ca_secret, next=_new_ca(observation.now, plan)).data()
     if step.action is Action.PROMOTE and ca_secret.next is not None:
         retired = (authority.read(ca_secret.signer.certificate), *ca_secret.retired)
-        retired_until = _last_expiry(observation, plan, ca_secret.retired_until)
+        retired_until = _last_expiry(observation, plan, retired, ca_secret.retired_until)
         return Authority(ca_secret.next, None, retired, retired_until).data()
     return Authority(ca_secret.signer, ca_secret.next, (), None).data()
 
@@ -329,7 +332,8 @@ def _new_authority(observation: Observation, plan: Plan) -> Authority:
     ca_data, leaf = observation.authority or {}, observation.leaf or {}
     texts = [ca_data.get(name, b"") for name in (CERTIFICATE, NEXT_CERTIFICATE, RETIRED)]
     retired = _cas_in([*texts, leaf.get(CA_CERTIFICATE, b""), *observation.bundles])
-    retired_until = _last_expiry(observation, plan, _read_time(ca_data.get(RETIRED_UNTIL, b"")))
+    expiry = _read_time(ca_data.get(RETIRED_UNTIL, b""))
+    retired_until = _last_expiry(observation, plan, retired, expiry)
     return Authority(_new_ca(observation.now, plan), None, retired, retired_until)
 
 
@@ -350,15 +354,27 @@ def _leaf(signer: KeyPair, now: datetime, plan: Plan) -> Data:
     return {CERTIFICATE: pair.certificate, KEY: pair.key, CA_CERTIFICATE: signer.certificate}
 
 
-def _last_expiry(observation: Observation, plan: Plan, expiry: datetime | None) -> datetime:
-    """Return the time at which all leaves issued so far have expired."""
+def _last_expiry(
+    observation: Observation, plan: Plan, cas: Sequence[Certificate], expiry: datetime | None
+) -> datetime:
+    """Return the time at which all leaves that these CAs issued so far have expired."""
     times = [observation.now + plan.leaf_lifetime, *([expiry] if expiry else [])]
     leaf = observation.leaf or {}
     times += [
         certificate.not_after for certificate in authority.read_all(leaf.get(CERTIFICATE, b""))[:1]
     ]
-    times += [certificate.not_after for certificate in observation.served]
+    times += [certificate.not_after for certificate in _signed_by_any(observation.served, cas)]
     return max(times)
+
+
+def _signed_by_any(
+    certificates: Iterable[Certificate], cas: Sequence[Certificate]
+) -> Sequence[Certificate]:
+    return [
+        certificate
+        for certificate in certificates
+        if any(authority.signed_by(certificate, ca) for ca in cas)
+    ]
 
 
 def _ca(certificate: bytes, key: bytes) -> KeyPair | None:

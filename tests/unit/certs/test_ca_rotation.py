@@ -316,6 +316,23 @@ def test_deleting_both_secrets_removes_a_stolen_ca() -> None:
     assert updated.keys() == {"tls.crt", "tls.key"}
 
 
+def test_foreign_server_does_not_keep_a_retired_ca() -> None:
+    """It has an address of the Service, and a certificate that no CA of ours signed."""
+    foreign_ca = authority.new_ca("foreign", now=NOW, lifetime=9_999 * DAY)
+    foreign = authority.read(foreign_ca.certificate)
+    now = NOW + DAY
+    new_ca = run_next_step(steady(now, authority=None, leaf=None, served=[foreign]))
+    retired_until = datetime.fromisoformat(new_ca["retired-until"].decode())
+    assert retired_until == now + authority.LEAF_LIFETIME
+    new_state = {"authority": new_ca, "trusted": trusted(new_ca)}
+    renewed = run_next_step(steady(now, **new_state, leaf=None, served=[foreign]))
+    served = [authority.read(renewed["tls.crt"]), foreign]
+    later = now + PLAN.settling
+    updated = run_next_step(steady(later, **new_state, leaf=renewed, served=served))
+    assert updated.keys() == {"tls.crt", "tls.key"}
+    assert action(steady(later, **new_state, leaf=renewed, served=[foreign])) is None
+
+
 def test_retired_ca_with_an_unreadable_expiry_is_kept() -> None:
     ca, _ = first()
     for text in (b"soon", b"\xff", b"2026-03-01T12:00:00"):
