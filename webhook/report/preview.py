@@ -7,6 +7,7 @@ that its controller would create from the template.
 import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Any
 
 import msgspec
@@ -30,6 +31,8 @@ WRITABLE: Mapping[str, tuple[str, ...]] = {
     "spec": ("schedulerName", "schedulingGates", "nodeSelector", "affinity", "tolerations"),
 }
 """The pod fields that Holdfast may write; a preview shows only these."""
+_MAX_WARNINGS = 20
+"""Maximum warnings about unknown fields, whose paths may be long."""
 _UNKNOWN_UID = "00000000-0000-0000-0000-000000000000"
 
 
@@ -104,7 +107,7 @@ class OfflinePreview:
         if not (is_pod or is_known(document)):
             return Preview(subject, warnings=[unknown_kind(document)])
         paths = [path for path, _ in templates(document)]
-        warnings = [*unknown_fields.warnings(document, paths)]
+        warnings = [*islice(unknown_fields.warnings(document, paths), _MAX_WARNINGS)]
         if is_pod:
             return Preview(subject, warnings=warnings)
         verdict = self.pipeline.validate(reviewed(document, namespace), now_ms=self.now_ms)

@@ -391,6 +391,17 @@ def test_fields_that_holdfast_does_not_write_are_not_compared() -> None:
     assert len(diff) < 20
 
 
+@pytest.mark.timeout(60)
+def test_paths_of_a_large_manifest_take_linear_time() -> None:
+    manifest = pod({"delay": "15"})
+    manifest["spec"]["x" * 1_000_000] = [{"annotations": {"a": "b"}}] * 300_000
+    assert previewed(manifest).warnings == []
+    manifest["spec"]["y"] = [{"annotations": {"holdfast.dev/delay": "1"}}] * 100
+    warnings = previewed(manifest).warnings
+    assert len(warnings) == 20
+    assert warnings[0].startswith("spec.y[0].annotations is not a field: move ")
+
+
 def test_mistyped_annotation_gets_a_suggestion() -> None:
     (warning,) = previewed(pod({"holdfast.dev/windov": "15"})).warnings
 
