@@ -60,12 +60,13 @@ class AdmissionPipeline:
         profile = self.profiles.select_for(review)
         if profile is None or not profile.blocking:
             return False
+        is_update, is_workload = review.old is not None, review.workload is not None
         for plugin in profile.blocking:
             try:
                 is_called = (
                     plugin.concerns(review.pod)
-                    or _has_changed_key(plugin, review)
-                    or _has_workload_key(plugin, review)
+                    or (is_update and _has_changed_key(plugin, review))
+                    or (is_workload and _has_workload_key(plugin, review))
                 )
                 if is_called and (plugin.may_block or plugin.blocks(review)):
                     return True
@@ -338,8 +339,6 @@ def _has_changed_key(plugin: Plugin, review: PodReview) -> bool:
 
 def _has_workload_key(plugin: Plugin, review: PodReview) -> bool:
     """Return whether a workload itself has, or had, one of the plugin's annotations."""
-    if review.workload is None:
-        return False
     workloads = filter(None, (review.workload, review.old_workload))
     return any(
         key in workload.own.annotations
