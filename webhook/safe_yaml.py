@@ -48,7 +48,7 @@ class Loader(yaml.SafeLoader):
 
     def number(self, node: yaml.ScalarNode) -> Any:
         """Parse a number, or return the text of a base-60 number."""
-        text = str(self.construct_scalar(node))
+        text = self.construct_scalar(node)
         if ":" in text:
             return text
         if node.tag.endswith(":float"):
@@ -58,9 +58,9 @@ class Loader(yaml.SafeLoader):
             raise ConstructorError(None, None, "the number is too large", node.start_mark)
         return number
 
-    def construct_scalar(self, node: yaml.Node) -> Any:
+    def construct_scalar(self, node: yaml.ScalarNode | yaml.MappingNode) -> str:
         """Return the text of a scalar. Raises ConstructorError for half a surrogate pair."""
-        text = super().construct_scalar(node)  # type: ignore[arg-type]
+        text = super().construct_scalar(node)
         try:
             text.encode()
         except UnicodeEncodeError:

@@ -237,11 +237,11 @@ class Sticky(Plugin):
             self._check_account(review)
             return ()
         namespace = review.request.namespace
-        instance = self._read(Instance, kubevirt.VMI, namespace, owner)
+        instance = self._read(Instance, namespace, owner)
         vm_owner = kubevirt.vm_of(instance)
         if vm_owner is None:
             return ()  # a VMI without a VM, or of a replica set
-        vm = self._read(VirtualMachine, kubevirt.VM, namespace, vm_owner)
+        vm = self._read(VirtualMachine, namespace, vm_owner)
         if not sticky_policy.is_sticky(vm, self.args):
             return ()
         edits: list[Edit] = [AddFinalizer(self.finalizer)] if _runs_vm(pod) else []
@@ -262,7 +262,7 @@ class Sticky(Plugin):
             return (PreferNodes(WEIGHT, requirements),)
         return (RequireNodes(requirements),)
 
-    def _read(self, shape: type[T], kind: str, namespace: str, owner: OwnerReference) -> T:
+    def _read(self, shape: type[T], namespace: str, owner: OwnerReference) -> T:
         """Read an owner without the cache, and check its UID.
 
         Raises InvalidValueError if it is gone, and ClusterError if the lookup fails.
@@ -273,7 +273,7 @@ class Sticky(Plugin):
                 namespace if syntax.is_namespace(namespace) else messages.quote(namespace)
             )
             raise InvalidValueError(
-                f"{kind} {shown_namespace}/{messages.quote(owner.name)} with UID "
+                f"{owner.kind} {shown_namespace}/{messages.quote(owner.name)} with UID "
                 f"{messages.quote(owner.uid)} no longer exists, so the pod's node is unknown: "
                 "KubeVirt creates another pod if one is needed"
             )
