@@ -22,6 +22,11 @@ from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 from holdfast.webhook.telemetry.pages import HealthServer
 
+_ANY_CLIENT = (
+    "every certificate of --client-ca is accepted: add --client-name if that CA also signs others "
+    "than the API server's, as the cluster's CA does"
+)
+
 _log = logging.getLogger("holdfast.server")
 
 
@@ -81,19 +86,10 @@ def serve(
     health_port: int | None,
 ) -> None:
     """Run the admission server."""
-    if client_ca is not None and health_port is None:
-        raise StartError(
-            "--client-ca keeps probes and metrics off the main port; give them another port "
-            "with --health-port"
-        )
-    if client_names and client_ca is None:
-        raise StartError("--client-name needs --client-ca, the CA of the clients' certificates")
+    _check_clients(client_ca, client_names, health_port)
     logs.set_up(process.log_level, process.log_format)
     if client_ca is not None and not client_names:
-        _log.warning(
-            "every certificate of --client-ca is accepted: add --client-name if that CA also signs "
-            "others than the API server's, as the cluster's CA does"
-        )
+        _log.warning(_ANY_CLIENT)
     metrics = ServerMetrics()
     valid_until = 0.0
 
@@ -121,6 +117,16 @@ def serve(
     )
     health = None if health_port is None else (health_host, health_port)
     gunicorn_app.run(_application(process.setup, target, metrics, ready, health), settings)
+
+
+def _check_clients(ca: Path | None, names: tuple[str, ...], health_port: int | None) -> None:
+    if ca is not None and health_port is None:
+        raise StartError(
+            "--client-ca keeps probes and metrics off the main port; give them another port "
+            "with --health-port"
+        )
+    if names and ca is None:
+        raise StartError("--client-name needs --client-ca, the CA of the clients' certificates")
 
 
 def _application(

@@ -108,7 +108,13 @@ class ReleaseController:
         )
         self._changed = self._loop.changed
         self._synced = threading.Event()
-        self._reflector = Reflector(
+        self._reflector, self._namespaces = self._reflectors(api)
+        self._clock_synchronizer = ClockSynchronizer(api, clock, on_narrowed=self.wake)
+        self._set_functions(metrics)
+
+    def _reflectors(self, api: Api) -> tuple[Reflector[Pod], Reflector[ApiObject]]:
+        """Return the reflectors of held pods and of frozen namespaces."""
+        pods = Reflector(
             api,
             self,
             Pod,
@@ -116,7 +122,7 @@ class ReleaseController:
             selection={"fieldSelector": listing.UNBOUND},  # labels are not trusted
             on_restart=self._count_restart,
         )
-        self._namespaces = Reflector(
+        namespaces = Reflector(
             api,
             self.freeze_watch,
             ApiObject,
@@ -125,7 +131,10 @@ class ReleaseController:
             on_restart=self._count_restart,
             on_unreadable=self.freeze_watch.on_unreadable,
         )
-        self._clock_synchronizer = ClockSynchronizer(api, clock, on_narrowed=self.wake)
+        return pods, namespaces
+
+    def _set_functions(self, metrics: ControllerMetrics) -> None:
+        """Let scrapes of the metrics read the current state."""
         metrics.held.set_function(lambda: len(self._scheduler))
         metrics.overdue.set_function(self._overdue)
         metrics.count_holds = self._holds

@@ -48,35 +48,47 @@ def webhooks_policy(
             "before": "request.operation == 'UPDATE' ? oldObject.?webhooks.orValue([]) : []"
         },
         checks=[
-            Check(
-                "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
-                f"  == {string(installation.configuration)}",
-                f"{may_only} write webhook configurations named {installation.configuration}",
-            ),
-            Check(
-                _each_of_ours(
-                    names,
-                    "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
-                    "  && webhook.clientConfig.service.namespace =="
-                    f" {string(installation.namespace)}\n"
-                    f"  && webhook.clientConfig.service.name == {string(builder.SERVICE)}",
-                ),
-                f"{may_only} register webhooks for the Service"
-                f" {installation.namespace}/{builder.SERVICE}",
-            ),
-            Check(
-                "request.operation != 'UPDATE' || ("
-                + "\n  && ".join(
-                    f"object.metadata.?{field}.orValue({empty})"
-                    f" == oldObject.metadata.?{field}.orValue({empty})"
-                    for field, empty in _METADATA.items()
-                )
-                + f"\n  && {_SAME_LABELS})",
-                f"{may_not} change {', '.join(_METADATA)} or labels of webhook configurations",
-            ),
+            *_targets(may_only, names, installation),
+            _metadata(may_not),
             *_bounds(may_only, names, namespaces),
             *_additions(may_only, may_not, names, selectors, namespaces),
         ],
+    )
+
+
+def _targets(
+    may_only: str, names: Sequence[str], installation: builder.InstallationNames
+) -> list[Check]:
+    return [
+        Check(
+            "(request.operation == 'DELETE' ? oldObject.metadata.name : object.metadata.name)\n"
+            f"  == {string(installation.configuration)}",
+            f"{may_only} write webhook configurations named {installation.configuration}",
+        ),
+        Check(
+            _each_of_ours(
+                names,
+                "has(webhook.clientConfig.service) && !has(webhook.clientConfig.url)\n"
+                "  && webhook.clientConfig.service.namespace =="
+                f" {string(installation.namespace)}\n"
+                f"  && webhook.clientConfig.service.name == {string(builder.SERVICE)}",
+            ),
+            f"{may_only} register webhooks for the Service"
+            f" {installation.namespace}/{builder.SERVICE}",
+        ),
+    ]
+
+
+def _metadata(may_not: str) -> Check:
+    return Check(
+        "request.operation != 'UPDATE' || ("
+        + "\n  && ".join(
+            f"object.metadata.?{field}.orValue({empty})"
+            f" == oldObject.metadata.?{field}.orValue({empty})"
+            for field, empty in _METADATA.items()
+        )
+        + f"\n  && {_SAME_LABELS})",
+        f"{may_not} change {', '.join(_METADATA)} or labels of webhook configurations",
     )
 
 

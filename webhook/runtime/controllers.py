@@ -122,7 +122,8 @@ def controller(
     """
     handle = Handle()
     decider = pipelines.release_decider(setup, metrics.observe_plugin, handle)
-    metrics.configuration.info({"digest": pipelines.digest(setup)})
+    profiles = decider.profiles
+    _describe(metrics, setup, profiles)
     clock = ServerClock(checks=True)
     cluster = connect(clock.observe)
 
@@ -148,9 +149,9 @@ def controller(
     recorder.saturated = lambda: releases.saturated
     sticky = StickyController(
         cluster,
-        partial(pipelines.sticky_args, decider.profiles),
+        partial(pipelines.sticky_args, profiles),
         metrics,
-        enabled=pipelines.has_sticky(decider.profiles),
+        enabled=pipelines.has_sticky(profiles),
         recorder=recorder,
         may_write=leading,
         may_sweep=lambda: releases.synced,  # both list all waiting pods: at once, twice the memory
@@ -161,16 +162,8 @@ def controller(
     if lease_namespace is not None:
         try_guard = partial(guard_check.measure, cluster, lease_namespace, metrics.guard.set)
         threads.add("guard", lambda _stop: try_guard())
-    metrics.count_paces = partial(pipelines.count_paces, decider.profiles)
-    gates = (plugin.gate for plugin in decider.profiles.plugins if plugin.gate)
-    metrics.hold_plugins = {gate.removeprefix(OWN_PREFIX) for gate in gates}
-    profiles = decider.profiles.by_name.values()
-    metrics.add_permits(
-        (plugin.name, profile.name) for profile in profiles for plugin in profile.holding
-    )
-    lookup = ClusterLookup(lambda: cluster, observe=metrics.observe_lookup)
     handle.connect(
-        lookup=lookup,
+        lookup=ClusterLookup(lambda: cluster, observe=metrics.observe_lookup),
         waiting=releases,
         record_event=releases.record_event,
         follow=Follower(cluster, threads, metrics),
@@ -178,16 +171,20 @@ def controller(
         term=None if leader is None else leader.term,
     )
     return Manager(
-        cluster,
-        decider.profiles,
-        metrics,
-        server_time,
-        leader,
-        releases,
-        sticky,
-        threads,
-        recorder,
-        ended,
+        cluster, profiles, metrics, server_time, leader, releases, sticky, threads, recorder, ended
+    )
+
+
+def _describe(metrics: ControllerMetrics, setup: pipelines.Setup, profiles: Profiles) -> None:
+    """Give the metrics what they show about the configuration and its plugins."""
+    metrics.configuration.info({"digest": pipelines.digest(setup)})
+    metrics.count_paces = partial(pipelines.count_paces, profiles)
+    gates = (plugin.gate for plugin in profiles.plugins if plugin.gate)
+    metrics.hold_plugins = {gate.removeprefix(OWN_PREFIX) for gate in gates}
+    metrics.add_permits(
+        (plugin.name, profile.name)
+        for profile in profiles.by_name.values()
+        for plugin in profile.holding
     )
 
 

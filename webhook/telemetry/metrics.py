@@ -127,6 +127,13 @@ class ControllerMetrics(_Metrics):
 
     def __init__(self) -> None:
         super().__init__()
+        self._counting = threading.Lock()
+        self._add_holds()
+        self._add_releases()
+        self._add_vms_and_events()
+        self._add_leader()
+
+    def _add_holds(self) -> None:
         self.held = self._gauge("held_pods", "Held pods.")
         self.holds = self._gauge(
             "holds",
@@ -155,11 +162,12 @@ class ControllerMetrics(_Metrics):
             "Freezes of namespaces that have not ended; NaN while this controller cannot list "
             "namespaces.",
         )
-        self._counting = threading.Lock()
         self.overdue = self._gauge(
             "overdue_pods",
             "Held pods past their due time by the API server's clock, except in frozen namespaces.",
         )
+
+    def _add_releases(self) -> None:
         self.releases = self._counter(
             "releases",
             "Attempts to release a pod, by outcome: released, gone (deleted or recreated), changed "
@@ -179,8 +187,6 @@ class ControllerMetrics(_Metrics):
             ["reason"],
             zip(("end", "error", "expired", "relist")),
         )
-        self._add_vms_and_events()
-        self._add_leader()
 
     def add_permits(self, plugins: Iterable[tuple[str, str]]) -> None:
         """Create the series of failed decisions at 0, so rate() counts the first failure."""
