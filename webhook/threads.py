@@ -98,11 +98,6 @@ class ThreadPool:
             elif self._started < self._size:
                 self._start()
 
-    @property
-    def queued(self) -> int:
-        """Jobs that no thread has taken yet."""
-        return self._jobs.qsize()
-
     def close(self) -> None:
         """Accept no more jobs. Queued jobs are dropped; running jobs may finish."""
         with self._lock:

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, TypeVar
 
-import msgspec
 from msgspec.structs import replace
 
 from holdfast.webhook.framework import node_affinity
@@ -31,7 +30,6 @@ from holdfast.webhook.model.edits import (
     Tolerate,
 )
 from holdfast.webhook.model.objects import Pod, Toleration
-from holdfast.webhook.model.review import PodReview
 
 _EQUAL = "Equal"
 """The default operator of a toleration (Kubernetes' TolerationOpEqual)."""
@@ -54,18 +52,6 @@ def patch(pod: Pod, edits: Iterable[Edit]) -> list[Operation]:
             raise TypeError(f"{type(edit).__name__} is not an edit: use holdfast.edits")
         groups.setdefault(writer, []).append(edit)
     return [operation for writer, group in groups.items() for operation in writer(pod, group)]
-
-
-def edited(review: PodReview, edits: Iterable[Edit]) -> PodReview:
-    """Return the review with these edits applied to its pod.
-
-    Raises TypeError, LookupError or ValueError if they do not fit the pod.
-    """
-    document = review.whole_pod()
-    for operation in patch(review.pod, edits):
-        _apply(document, operation)
-    request = replace(review.request, object=msgspec.Raw(msgspec.json.encode(document)))
-    return replace(review, request=request, pod=Pod.of(document))
 
 
 def applied(document: Any, operations: Iterable[Operation]) -> Any:

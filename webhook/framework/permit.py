@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Callable, Iterable
-from queue import Empty, SimpleQueue
 
 from holdfast.webhook.errors import PluginFailedError, described
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import (
     Allow,
     Code,
-    Permit,
     Plugin,
     Reject,
     Result,
@@ -31,14 +29,7 @@ from holdfast.webhook.model.annotations import (
 )
 from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.threads import ThreadPool
 
-PERMIT_SECONDS = 5.0
-"""Timeout of a `permit` call that may block, in seconds."""
-PERMIT_THREADS = 8
-"""Maximum number of concurrent `permit` calls of a plugin, including those that hang."""
-PERMIT_QUEUE = 5 * PERMIT_THREADS
-"""Maximum number of a plugin's `permit` calls that wait for a thread."""
 _TEXT_CHARACTERS = 1_000
 """Maximum characters of a reason or problem; an Event shows no more."""
 _ROUNDS = 100
@@ -59,18 +50,13 @@ class ReleaseDecider:
         """Time of each plugin's first failure to decide about a pod, by pod UID and plugin name.
         Dropped when plugins are no longer asked, such as in a freeze, and in a new term."""
         self._forgetting = [plugin for plugin in profiles.plugins if overrides(plugin, "forget")]
-        self._pools = {
-            plugin.name: ThreadPool(PERMIT_THREADS, f"permit-{plugin.name}")
-            for plugin in profiles.plugins
-            if plugin.permit_may_block
-        }
 
     def due(self, pod: Pod, now_ms: int = 0) -> Due:
         """Return when a held pod may start, as far as it is known in advance.
 
         The annotations and the hint decide if no plugin of the profile has one of the pod's gates.
         They also determine the delay of a pod whose profile no longer enables the delay plugin.
-        Plugins that may block or that fail are assumed to allow the pod until `permit` asks them.
+        Plugins that fail are assumed to allow the pod until `permit` asks them.
         """
         return self._decide(pod, now_ms, self._foresee)
 
@@ -187,7 +173,7 @@ class ReleaseDecider:
         return due._replace(recheck=bool(other_holders), earliest_ms=earliest_ms)
 
     def _foresee(self, plugin: Plugin, pod: Pod, at_ms: int) -> Due:
-        if plugin.permit_may_block or plugin.name in allowed_plugins(pod.annotations):
+        if plugin.name in allowed_plugins(pod.annotations):
             return Due(pod.created_ms)
         try:
             return _as_due(plugin, plugin.permit(pod, at_ms), pod)
@@ -201,7 +187,7 @@ class ReleaseDecider:
         profile = self.profiles.select(pod)
         start, status = self._runner.timer(), str(Code.ERROR)
         try:
-            answer = self._answer(plugin, pod, at_ms)
+            answer = plugin.permit(pod, at_ms)
             due, status = _as_due(plugin, answer, pod), type(answer).__name__
         except Exception as exc:
             if not self._has_failed_too_long(profile, plugin, pod, now_ms):
@@ -229,31 +215,6 @@ class ReleaseDecider:
             self._failing.clear()
         failing = self._failing.setdefault(pod.metadata.uid, {})
         return now_ms - failing.setdefault(plugin.name, now_ms) >= profile.permit_timeout_ms
-
-    def _answer(self, plugin: Plugin, pod: Pod, at_ms: int) -> Permit:
-        """Return the answer of `permit`, which runs in a pool, with a timeout, if it may block."""
-        if not plugin.permit_may_block:
-            return plugin.permit(pod, at_ms)
-        pool = self._pools[plugin.name]
-        if pool.queued >= PERMIT_QUEUE:
-            raise TimeoutError(f"{PERMIT_QUEUE} earlier calls wait for an answer")
-        answers: SimpleQueue[Permit | Exception] = SimpleQueue()
-        pending_pods = [pod]
-
-        def call() -> None:
-            # Empty if the call timed out while it was queued.
-            for pending_pod in tuple(pending_pods):
-                answers.put(_outcome(plugin, pending_pod, at_ms))
-
-        pool.submit(call)
-        try:
-            answer = answers.get(timeout=PERMIT_SECONDS)
-        except Empty:
-            pending_pods.clear()
-            raise TimeoutError(f"no answer within {PERMIT_SECONDS:g} s") from None
-        if isinstance(answer, Exception):
-            raise answer
-        return answer
 
     # --- at release ----------------------------------------------------------------------------
 
@@ -345,16 +306,6 @@ def _unreserve(plugins: Iterable[Plugin], pod: Pod) -> None:
             plugin.unreserve(pod)
         except Exception as exc:  # noqa: BLE001 - the others still have to be called
             _log.error("%s/%s: plugin %r failed: %s", *pod.key, plugin.name, described(exc))
-
-
-def _outcome(plugin: Plugin, pod: Pod, at_ms: int) -> Permit | Exception:
-    """Return the answer of `permit`, or the exception that it raised."""
-    try:
-        return plugin.permit(pod, at_ms)
-    except Exception as exc:  # noqa: BLE001 - raised where the answer is awaited
-        return exc
-    except BaseException as exc:  # noqa: BLE001 - a plugin's SystemExit would end the thread
-        return RuntimeError(described(exc))
 
 
 def _failed(plugin: Plugin, exc: Exception) -> str:

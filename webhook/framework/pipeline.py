@@ -1,13 +1,12 @@
 """The admission pipeline, which runs the plugins of a profile for a pod under review."""
 
 import logging
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from msgspec.structs import replace
 
-from holdfast.webhook.errors import PluginFailedError, described
-from holdfast.webhook.framework.json_patch import edited
+from holdfast.webhook.errors import PluginFailedError
 from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result
 from holdfast.webhook.framework.profiles import Profile, Profiles, Verdict, scheduler_of
 from holdfast.webhook.framework.runner import Runner
@@ -33,9 +32,6 @@ from holdfast.webhook.model.workloads import Workload
 
 _MAX_NAMED = 3
 """Maximum number of rejected finalizers that a message names."""
-_MAX_DECODED = 256 << 10
-"""Maximum bytes of a rejected pod that is decoded to find further problems. Decoding may take
-seventy times its length in memory, so a larger pod's problems are reported one at a time."""
 _NO_PROFILE = Profile("", ())
 _REMOVALS = frozenset({RemoveAnnotation, RemoveLabel})
 _log = logging.getLogger("holdfast.plugins")
@@ -75,10 +71,7 @@ class AdmissionPipeline:
         return False
 
     def mutate(self, review: PodReview, *, now_ms: int) -> Verdict:
-        """Run `mutate` of each plugin; stop at the first rejection unless `run_all` is set.
-
-        With `run_all`, a rejection also lists the problems that `validate` would find.
-        """
+        """Run `mutate` of each plugin; stop at the first rejection unless `run_all` is set."""
         profile = self.profiles.select_for(review)
         workload, old_workload = review.workload, review.old_workload
         if workload is not None and old_workload is not None:
@@ -110,21 +103,15 @@ class AdmissionPipeline:
         edits = self._removals(profile, context.review.pod)
         warnings: list[str] = []
         reasons: list[str] = []
-        succeeded_plugins: list[Plugin] = []
-        for plugin, result in self._mutations(profile, context, reasons):
+        for result in self._mutations(profile, context, reasons):
             edits.extend(result.edits)
             warnings.extend(result.warnings)
-            if result.code is Code.SUCCESS:
-                succeeded_plugins.append(plugin)
             if result.code is Code.REJECT:
                 reasons.append(result.reason)
                 if not profile.run_all:
                     break
         if reasons:
-            further_reasons = (
-                self._further_reasons(succeeded_plugins, edits, context) if profile.run_all else ()
-            )
-            return Verdict(Code.REJECT, (), list(dict.fromkeys((*reasons, *further_reasons))))
+            return Verdict(Code.REJECT, (), list(dict.fromkeys(reasons)))
         if context.held:
             edits.append(SetLabel(HELD_LABEL, "true"))
         if not _REMOVALS.issuperset(map(type, edits)):
@@ -166,7 +153,7 @@ class AdmissionPipeline:
 
     def _mutations(
         self, profile: Profile, context: Context, reasons: Sequence[str]
-    ) -> Iterator[tuple[Plugin, Result]]:
+    ) -> Iterator[Result]:
         """Yield the results of the plugins that the pod concerns.
 
         Once there are reasons to reject the pod, the user should see these: failures are only
@@ -175,7 +162,7 @@ class AdmissionPipeline:
         for plugin in profile.plugins:
             try:
                 if self._concerns(plugin, "mutate", context):
-                    yield plugin, self._mutate_one(plugin, context)
+                    yield self._mutate_one(plugin, context)
             except PluginFailedError as exc:
                 if not reasons:
                     raise
@@ -189,31 +176,6 @@ class AdmissionPipeline:
             if isinstance(edit, AddGate):
                 context.mark_held()
         return result
-
-    def _further_reasons(
-        self, plugins: Iterable[Plugin], edits: Iterable[Edit], context: Context
-    ) -> Iterator[str]:
-        """Yield the rejections of `validate` for a rejected pod, as it would be stored.
-
-        The user thus sees all problems at once. Plugins that skipped the pod are not called.
-        """
-        review = context.review
-        if len(review.request.object) > _MAX_DECODED:
-            return
-        try:
-            stored_context = replace(context, review=edited(review, edits))
-        except Exception as exc:  # noqa: BLE001 - the pod is rejected anyway
-            _log.error("%s: edits do not fit the pod: %s", review.display_name, described(exc))
-            return
-        for plugin in plugins:
-            try:
-                with self.runner.measure(plugin, "validate", context.profile, review) as call:
-                    call.result = plugin.validate(stored_context.review.pod, stored_context)
-            except PluginFailedError as exc:
-                _log.error("%s: %s", review.display_name, exc)  # the pod is rejected anyway
-                continue
-            if call.result.code is Code.REJECT:
-                yield call.result.reason
 
     def validate(self, review: PodReview, *, now_ms: int) -> Verdict:
         """Run `validate` of each plugin, and collect all rejections if `run_all` is set.

@@ -53,10 +53,7 @@ def success(*edits: Edit, warnings: Sequence[str] = ()) -> Result:
 
 
 def skip() -> Result:
-    """Return a result that ignores the pod.
-
-    If another plugin rejects the pod, this plugin's `validate` is not called.
-    """
+    """Return a result that ignores the pod."""
     return _SKIPPED
 
 
@@ -142,8 +139,6 @@ class Plugin:
     permit_is_final: ClassVar[bool] = False
     """Whether `permit` depends only on the pod and the time, and never revokes an `Allow`. It is
     then not called again when the pod is due."""
-    permit_may_block: ClassVar[bool] = False
-    """Whether `permit` may wait for I/O. It is then called only when the pod is otherwise due."""
     finalizer: ClassVar[str] = ""
     """The finalizer that the plugin adds to pods, if any; see `may_have_finalizer`."""
     validates_templates: ClassVar[bool] = False

@@ -114,10 +114,6 @@ class PodReview(msgspec.Struct, frozen=True):
             return self.pod
         return Pod(Metadata(annotations=dict(self.workload.own.annotations) or None))
 
-    def whole_pod(self) -> Any:
-        """Decode the pod with all its fields."""
-        return msgspec.json.decode(self.request.object)
-
 
 def _logged(name: str) -> str:
     prefix = name[:NAME_LENGTH]

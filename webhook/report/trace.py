@@ -62,9 +62,7 @@ def mutate(profiles: Profiles, review: PodReview, *, now_ms: int) -> Trace:
     """Run the plugins on a pod that is being created, and return their results."""
     steps: list[PluginStep] = []
 
-    def record(plugin: str, point: str, result: Result, problem: Exception | None) -> None:
-        if point != "mutate":
-            return  # `validate`, which is called for a rejected pod
+    def record(plugin: str, _point: str, result: Result, problem: Exception | None) -> None:
         reason = result.reason if problem is None else str(problem) or type(problem).__name__
         steps.append(PluginStep(plugin, result.code, result.edits, reason, result.warnings))
 

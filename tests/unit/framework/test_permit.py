@@ -1,14 +1,10 @@
-import asyncio
-import gc
 import logging
-import threading
 from collections.abc import Callable
 from typing import Any, cast
 
 import pytest
 
 from holdfast.webhook.errors import PluginFailedError
-from holdfast.webhook.framework import permit
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import (
@@ -259,97 +255,6 @@ def test_plugin_in_allowed_annotation_is_not_asked() -> None:
 
     assert decider.due(blocked).at_ms == decider.permit(blocked, CREATED_MS).at_ms == NEVER_MS
     assert decider.due(allowed).at_ms == decider.permit(allowed, CREATED_MS).at_ms == CREATED_MS
-
-
-class Slow(Holding):
-    permit_may_block = True
-
-
-def test_blocking_permit_is_skipped_by_due_and_has_a_deadline(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(permit, "PERMIT_SECONDS", 0.01)
-    hangs = threading.Event()
-    answers: dict[str, Callable[[Pod, int], Permit]] = {
-        "hangs": lambda _pod, _now_ms: Allow() if hangs.wait(10) else Wait(),
-        "waits": never,
-    }
-    pod = held_by_others(gates=[Holding.gate])
-
-    hanging = decider_of(Slow(answers["hangs"]))
-    assert hanging.due(pod) == Due(CREATED_MS, recheck=True)
-    with pytest.raises(PluginFailedError, match=r"no answer within 0\.01 s"):
-        hanging.permit(pod, CREATED_MS)
-    hangs.set()
-    assert decider_of(Slow(answers["waits"])).permit(pod, CREATED_MS).at_ms == NEVER_MS
-
-
-class Hanging(Slow):
-    """Hangs until `ends` is set, and records the names of the pods that it was called for."""
-
-    def __init__(self) -> None:
-        super().__init__(self._hang)
-        self.ends = threading.Event()
-        self.asked: list[str] = []
-
-    def _hang(self, pod: Pod, _now_ms: int) -> Permit:
-        self.asked.append(pod.metadata.name)
-        self.ends.wait(10)
-        return Allow()
-
-
-def test_timed_out_queued_call_is_dropped_with_its_pod(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    monkeypatch.setattr(permit, "PERMIT_SECONDS", 0.01)
-    monkeypatch.setattr(permit, "PERMIT_THREADS", 1)
-    monkeypatch.setattr(permit, "PERMIT_QUEUE", 2)
-    plugin = Hanging()
-    decider = decider_of(plugin)
-
-    def fails(name: str, message: str) -> None:
-        pod = held_by_others(gates=[Holding.gate], name=name)
-        with pytest.raises(PluginFailedError, match=message):
-            decider.permit(pod, CREATED_MS)
-
-    fails("first", "no answer")
-    while not plugin.asked:  # wait for its thread to start
-        pass
-    fails("second", "no answer")
-    fails("third", "no answer")
-    fails("fourth", "2 earlier calls wait for an answer")
-    gc.collect()
-    names = {pod.metadata.name for pod in gc.get_objects() if type(pod) is Pod}
-    assert not names & {"second", "third", "fourth"}
-
-    plugin.ends.set()
-    monkeypatch.setattr(permit, "PERMIT_SECONDS", 10.0)
-    while decider._pools[plugin.name].queued:  # wait for the timed-out calls to be dropped
-        pass
-    assert (
-        decider.permit(held_by_others(gates=[Holding.gate], name="last"), CREATED_MS).at_ms
-        == CREATED_MS
-    )
-    assert plugin.asked == ["first", "last"]
-
-
-@pytest.mark.parametrize("error", [SystemExit(3), asyncio.CancelledError()])
-def test_plugin_raising_base_exception_is_called_again(
-    error: BaseException, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(permit, "PERMIT_THREADS", 1)
-    answers: list[BaseException] = [error]
-
-    def decide(_pod: Pod, _now_ms: int) -> Permit:
-        if answers:
-            raise answers.pop()
-        return Allow()
-
-    decider, pod = decider_of(Slow(decide)), held_by_others(gates=[Holding.gate])
-
-    with pytest.raises(PluginFailedError, match=f"RuntimeError: {type(error).__name__}: "):
-        decider.permit(pod, CREATED_MS)
-    assert decider.permit(pod, CREATED_MS).at_ms == CREATED_MS
 
 
 class Slots(Holding):

@@ -5,7 +5,7 @@ import json
 import pytest
 
 from holdfast.webhook.errors import PluginFailedError
-from holdfast.webhook.framework.json_patch import applied, edited, patch
+from holdfast.webhook.framework.json_patch import applied, patch
 from holdfast.webhook.framework.plugin import (
     Code,
     Context,
@@ -40,7 +40,7 @@ from tests.support.scripted import (
     Scripted,
     pipeline_of,
 )
-from tests.unit.framework.reviews import NEVER_HELD, PROFILES, relevant_review
+from tests.unit.framework.reviews import NEVER_HELD, PROFILES, edited, relevant_review
 
 
 @pytest.mark.parametrize("scheduler", ["", "default-scheduler"])

@@ -23,7 +23,6 @@ from holdfast.webhook.model.annotations import (
 )
 from holdfast.webhook.model.edits import (
     AddGate,
-    RemoveAnnotation,
     SetAnnotation,
 )
 from holdfast.webhook.model.objects import Pod
@@ -42,7 +41,6 @@ from tests.support.scripted import (
     HoldingToo,
     Other,
     Scripted,
-    Tightening,
     answering,
     pipeline_of,
     raising,
@@ -96,52 +94,6 @@ def test_plugins_after_an_added_gate_see_the_pod_as_held() -> None:
     assert held_flags == [False, False, True]
 
 
-def test_rejection_includes_reasons_from_validate() -> None:
-    pipeline = pipeline_of(
-        Scripted(answering(success()), answering(reject("third"))),
-        Other(answering(reject("first")), answering(reject("said already"))),
-        Blocking(answering(reject("second")), answering(reject("said already"))),
-        HoldingToo(),
-        Tightening(lambda _: skip()),
-    )
-
-    verdict = pipeline.mutate(relevant_review(), now_ms=0)
-
-    assert Verdict(Code.REJECT, (), ["first", "second", "third"]) == verdict
-    assert verdict.message == "first; second; third"
-
-
-def test_validate_is_not_called_after_mutate_skipped() -> None:
-    never_asked = raising(AssertionError("asked"))
-    observe = Measured()
-    pipeline = pipeline_of(
-        Scripted(answering(skip()), never_asked),
-        Other(answering(reject("no"))),
-        Blocking(answering(skip()), never_asked),
-        observe=observe,
-    )
-
-    assert pipeline.mutate(relevant_review(), now_ms=0).reasons == ["no"]
-    assert [plugin for plugin, point, *_ in observe.seen if point == "validate"] == []
-
-
-def test_validate_of_rejected_pod_sees_the_patched_pod() -> None:
-    calls: list[Any] = []
-
-    def look(pod: Pod, context: Context) -> Result:
-        calls.append((pod, context.review.pod, context.review.whole_pod(), context.state))
-        return success()
-
-    manifest = make_pod({"a~/b": "1", "gone": "2"}, gates=["x"])
-    edits = success(AddGate(GATE), SetAnnotation("a~/b", "3"), RemoveAnnotation("gone"))
-    pipeline_of(Scripted(answering(edits), look), Other(answering(reject("no")))).mutate(
-        read_review(manifest), now_ms=0
-    )
-
-    expected = make_pod({"a~/b": "3"}, gates=["x", GATE])
-    assert [(Pod.of(expected), Pod.of(expected), expected, {"held": True})] == calls
-
-
 WRONG_TYPE = success(SetAnnotation("a", cast(Any, 5)))
 
 
@@ -160,16 +112,6 @@ def test_later_failure_does_not_replace_a_rejection(pod: Any, plugin: Plugin) ->
 
     verdict = pipeline.mutate(read_review(pod), now_ms=0)
     assert (verdict.code, verdict.reasons) == (Code.REJECT, ["no"])
-
-
-def test_rejection_of_large_pod_omits_validate_reasons() -> None:
-    pipeline = pipeline_of(
-        Scripted(validate=answering(reject("two"))), Other(answering(reject("one")))
-    )
-    small_pod, large_pod = make_pod({"other": "x" * 200_000}), make_pod({"other": "x" * 300_000})
-
-    assert pipeline.mutate(read_review(small_pod), now_ms=0).reasons == ["one", "two"]
-    assert pipeline.mutate(read_review(large_pod), now_ms=0).reasons == ["one"]
 
 
 def test_validate_collects_all_rejections_and_warnings() -> None:
@@ -322,12 +264,9 @@ def test_each_call_and_the_total_are_measured() -> None:
         ("holding", "mutate", "Success", "*"),
         ("blocking", "mutate", "Reject", "*"),
         ("holding-too", "mutate", "Success", "*"),
-        ("scripted", "validate", "Success", "*"),
-        ("holding", "validate", "Success", "*"),
-        ("holding-too", "validate", "Success", "*"),
         ("", "mutate", "Reject", "*"),
     ]
-    assert observe.seconds == [0.25] * 7 + [4.0]
+    assert observe.seconds == [0.25] * 4 + [2.5]
 
 
 @pytest.mark.parametrize(

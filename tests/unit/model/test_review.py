@@ -2,6 +2,7 @@ import base64
 import json
 from typing import Any
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -50,7 +51,7 @@ def test_parse_reads_pod_and_request() -> None:
     assert pod_review.pod.gates == ["a.io/b"]
     assert pod_review.pod.spec.scheduler_name == "mine"
     assert pod_review.old is None
-    assert pod == pod_review.whole_pod()
+    assert pod == msgspec.json.decode(pod_review.request.object)
 
 
 def test_parse_reads_the_old_pod() -> None:
