@@ -55,13 +55,7 @@ class Transport:
     def resume_reading(self) -> None:
         self.paused = False
 
-    def get_extra_info(self, _name: str) -> None:
-        """Return no certificate."""
-
-    def set_read_buffer_limits(self, high: int) -> None:
-        """Ignore the limit."""
-
-    set_write_buffer_limits = set_read_buffer_limits
+    certificate = None
 
 
 class Worker:
@@ -77,7 +71,8 @@ class Worker:
         self.waiting: deque[Connection] = deque()
         self.transport = Transport()
         self.connection = Connection(cast("Any", self))
-        self.connection.connection_made(self.transport)
+        self.connection.transport = self.transport
+        self.connection.connection_made()
 
     def time(self) -> float:
         return 0.0

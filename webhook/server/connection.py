@@ -36,8 +36,6 @@ PIPELINE_LIMIT = 32
 twenty times its size in memory."""
 UNPRODUCTIVE_LIMIT = 64 * 1024
 """Maximum bytes that a client may send without completing a header or adding to a body."""
-READ_BUFFER = 32 * 1024
-"""Undecrypted bytes that asyncio buffers per connection, instead of its default of 256 KiB."""
 PIECE = 64 * 1024
 """Bytes of a response passed to asyncio at once, so asyncio can report a slow reader."""
 RETRY_AFTER = 1
@@ -59,7 +57,7 @@ class Phase(enum.Enum):
     """The phase of a connection; each has a time limit."""
 
     HANDSHAKE = enum.auto()
-    """Waiting for the end of the TLS handshake; asyncio itself enforces this limit."""
+    """Waiting for the end of the TLS handshake."""
     IDLE = enum.auto()
     """Waiting for the first byte of a request."""
     READING = enum.auto()
@@ -104,16 +102,16 @@ class BodyBudget:
         self._total -= self._sizes.pop(connection, 0)
 
 
-class Connection(asyncio.Protocol):
+class Connection:
     """One client's connection, from accept to close, and how long it has been in its phase."""
 
     def __init__(self, worker: HoldfastWorker, address: str = "") -> None:
         self.worker = worker
         self.address = address
-        self.opening: asyncio.Task[None] | None = None
+        self.transport: Any = None
+        """A TlsTransport; None once the connection is lost."""
         self.phase = Phase.HANDSHAKE
         self.accepted = self.since = worker.loop.time()
-        self._transport: Any = None
         self._parser: Any = httptools.HttpRequestParser(self)
         self._requests: deque[HttpRequest | HttpResponse] = deque()
         """Requests to answer. A response in the queue is an error, which closes the connection."""
@@ -151,21 +149,12 @@ class Connection(asyncio.Protocol):
         self.enter(Phase.CLOSING)
         self._input_closed = True
         self._requests.clear()
-        self._transport.resume_reading()  # to receive the client's close_notify
-        self._transport.close()
+        self.transport.close()
 
     def drop(self) -> None:
         """Close at once, in any phase."""
         self.worker.forget(self)
-        if self._transport is not None:
-            self._transport.abort()
-        elif self.opening is not None:
-            self.opening.cancel()
-
-    @property
-    def is_open(self) -> bool:
-        """Whether the TLS handshake is done and the connection is not lost."""
-        return self._transport is not None
+        self.transport.abort()
 
     @property
     def awaits_review(self) -> bool:
@@ -177,15 +166,12 @@ class Connection(asyncio.Protocol):
         """Whether its client has to read a response."""
         return self.phase is Phase.ANSWERING and self._task is None
 
-    def connection_made(self, transport: Any) -> None:
+    def connection_made(self) -> None:
         """Start reading, after the TLS handshake."""
-        self._transport = transport
-        if not self.worker.allows(transport.get_extra_info("peercert"), self.address):
+        if not self.worker.allows(self.transport.certificate, self.address):
             self._input_closed = True  # a request may have come with the end of the handshake
             self.drop()
             return
-        transport.set_read_buffer_limits(high=READ_BUFFER)
-        transport.set_write_buffer_limits(high=1)  # pause_writing as soon as the socket is full
         self.enter(Phase.IDLE)
 
     def connection_lost(self, _error: Exception | None) -> None:
@@ -193,7 +179,7 @@ class Connection(asyncio.Protocol):
         self._input_closed = True
         self._requests.clear()
         self._body = self._unsent = b""
-        self._transport = self._parser = None
+        self.transport = self._parser = None
         self.worker.bodies.release(self)
         self.worker.forget(self)
 
@@ -221,11 +207,7 @@ class Connection(asyncio.Protocol):
         if self._requests and self.phase is not Phase.ANSWERING:
             self.serve_next()
         if self.phase is Phase.ANSWERING:
-            self._pause_reading()
-
-    def _pause_reading(self) -> None:
-        """Stop reading until the client has read the response."""
-        self._transport.pause_reading()
+            self.transport.pause_reading()
 
     def _on_parse_error(self, error: Exception) -> None:
         reason, self._abort_reason = self._abort_reason, None
@@ -314,7 +296,7 @@ class Connection(asyncio.Protocol):
         # While another request is answered, 100 Continue would come ahead of its response.
         idle = not self._requests and self.phase is Phase.READING
         if idle and headers.get(b"expect", b"").lower() == b"100-continue":
-            self._transport.write(_CONTINUE)
+            self.transport.write(_CONTINUE)
 
     def on_body(self, data: bytes) -> None:
         """Append a part of the body."""
@@ -352,7 +334,7 @@ class Connection(asyncio.Protocol):
 
     def serve_next(self) -> None:
         """Answer the next request in the queue."""
-        if not self._requests or self._transport is None:
+        if not self._requests or self.transport is None:
             return
         request = self._requests.popleft()
         self.enter(Phase.ANSWERING)
@@ -373,7 +355,7 @@ class Connection(asyncio.Protocol):
     ) -> None:
         response = await coroutine
         self._task = None
-        if self._transport is not None and self.phase is Phase.ANSWERING:
+        if self.transport is not None and self.phase is Phase.ANSWERING:
             self._send(response, close=close)
 
     def _send(self, response: HttpResponse, *, close: bool, is_head: bool = False) -> None:
@@ -392,7 +374,7 @@ class Connection(asyncio.Protocol):
         )
         data = head if is_head else head + body
         if len(data) <= PIECE:
-            self._transport.write(data)
+            self.transport.write(data)
         else:
             self._unsent = memoryview(data)
         self._flush()
@@ -400,7 +382,7 @@ class Connection(asyncio.Protocol):
     def _flush(self) -> None:
         """Write the rest of the response as the client reads, then go on to the next request."""
         while self._unsent and not self._write_paused:
-            self._transport.write(self._unsent[:PIECE])
+            self.transport.write(self._unsent[:PIECE])
             self._unsent = self._unsent[PIECE:]
         if self._unsent or self._write_paused:
             return
@@ -412,4 +394,4 @@ class Connection(asyncio.Protocol):
             self.worker.serve_later(self)
         else:
             self.enter(Phase.READING if self._message_begun else Phase.IDLE)
-            self._transport.resume_reading()
+            self.transport.resume_reading()

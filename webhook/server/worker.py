@@ -5,8 +5,6 @@ connection has a time limit, and `Connection: close` announces the shutdown.
 """
 
 import asyncio
-import asyncio.sslproto
-import contextlib
 import gc
 import logging
 import os
@@ -27,6 +25,7 @@ from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.server.peer_log import PeerLogLimit
 from holdfast.webhook.server.settings import ServerSettings
 from holdfast.webhook.server.tls import CertWatcher, find_name_problem
+from holdfast.webhook.server.tls_transport import TlsTransport
 from holdfast.webhook.sockets import written
 
 TICK = 0.25
@@ -44,16 +43,11 @@ GRACE = 0.25
 milliseconds, even alongside a hundred others."""
 NO_DESCRIPTORS_PAUSE = 0.5
 """Seconds to pause accepting when the system is out of file descriptors."""
-TLS_BUFFER = 32 * 1024
-"""Bytes of asyncio's buffer for each TLS connection, even if idle. A TLS record has up to 16 KiB.
-With asyncio's default of 256 KiB, a thousand stalled handshakes take 300 MB."""
 BODIES_AT_ONCE = 8
 """Maximum-size bodies that may be read at the same time."""
 GC_THRESHOLD = 20_000
 """New objects between collections of the youngest generation: those of about fifty reviews, where
 Python's default is about two. Reviews leave no reference cycles."""
-COLLECT_AFTER = 32
-"""Closed connections between full collections: asyncio's TLS leaves reference cycles."""
 RELOAD_INTERVAL = 2.0
 """Seconds between checks of the certificate files; updates of a mounted Secret lag by more."""
 CAP_LOG_INTERVAL = 10.0
@@ -112,14 +106,15 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         self._addresses: Counter[str] = Counter()
         """Newcomers by source address."""
         self._limits = {
+            Phase.HANDSHAKE: self.settings.handshake_timeout,
             Phase.IDLE: self.settings.keepalive,
             Phase.READING: self.settings.request_deadline,
             Phase.ANSWERING: self.settings.answer_deadline,
             Phase.CLOSING: self.settings.shutdown_timeout,
         }
+        self._opening: set[asyncio.Task[Any]] = set()
         self._waiting: deque[Connection] = deque()
         """Connections with pipelined requests to answer."""
-        self._closed_connections = 0
         self._evicted = 0
         self._cap_logged = float("-inf")
         self._checked = 0.0
@@ -177,7 +172,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         if connection in self.connections:
             self.connections.remove(connection)
             self.served(connection)
-            self._closed_connections += 1
 
     def handle_exit(self, *_signal: object) -> None:
         """Begin the drain, on SIGTERM."""
@@ -207,8 +201,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         self._handler: AsyncHandler = self.wsgi
         self.body_limit = self._handler.body_limit
         self.bodies = BodyBudget(BODIES_AT_ONCE * self.body_limit)
-        # Undocumented, but asyncio has no argument for this size.
-        asyncio.sslproto.SSLProtocol.max_size = TLS_BUFFER
         try:
             self._certificate.start(await_certificate=self.settings.await_certificate)
             self._handler.on_startup()
@@ -247,9 +239,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
                 connection.finish()
             else:
                 connection.drop()
-        if self._closed_connections >= COLLECT_AFTER:
-            self._closed_connections = 0
-            gc.collect()
         if now - self._checked >= RELOAD_INTERVAL:
             self._checked = now
             self._certificate.check()
@@ -303,9 +292,10 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
         self.connections.add(connection)
         self.newcomers[connection] = None
         self._addresses[address] += 1
-        opening = self.loop.create_task(self._shake_hands(connection, peer))
-        opening.add_done_callback(lambda _: self._opened(connection, peer))
-        connection.opening = opening
+        connection.transport = transport = TlsTransport(connection, self._certificate.context)
+        opening = self.loop.create_task(self.loop.connect_accepted_socket(lambda: transport, peer))
+        self._opening.add(opening)  # the loop does not keep a task alive
+        opening.add_done_callback(self._opening.discard)
         return True
 
     def _make_room(self) -> bool:
@@ -338,22 +328,6 @@ class HoldfastWorker(Worker):  # type: ignore[misc]
                 connection.drop()
                 return True
         return False
-
-    async def _shake_hands(self, connection: Connection, peer: socket.socket) -> None:
-        with contextlib.suppress(OSError):  # a failed handshake is not logged
-            await self.loop.connect_accepted_socket(
-                lambda: connection,
-                peer,
-                ssl=self._certificate.context,
-                ssl_handshake_timeout=self.settings.handshake_timeout,
-                ssl_shutdown_timeout=self.settings.shutdown_timeout,
-            )
-
-    def _opened(self, connection: Connection, peer: socket.socket) -> None:
-        connection.opening = None
-        if not connection.is_open:
-            self.forget(connection)
-            peer.close()  # asyncio does too, unless its task was cancelled before it started
 
     async def _drain(self) -> None:
         """Announce the shutdown in each response for a while, then stop accepting, then close."""

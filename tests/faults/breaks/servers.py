@@ -16,7 +16,7 @@ from holdfast.webhook.framework import node_affinity, pipeline
 from holdfast.webhook.framework.plugin import success
 from holdfast.webhook.plugins import delay, sticky
 from holdfast.webhook.registration.configurations import Registration
-from holdfast.webhook.server import connection, offload, worker
+from holdfast.webhook.server import connection, offload, tls_transport, worker
 from tests.faults.breaks.replacing import put
 
 NO_TIMEOUT, TOO_SOON_SECONDS = 1e6, 20.0
@@ -155,10 +155,16 @@ def guesses() -> None:
 def reads_on() -> None:
     """Input from clients is buffered without limit."""
 
-    def _pause_reading(_self: Any) -> None:
+    def pause_reading(_self: Any) -> None:
         return
 
-    put(connection.Connection, _pause_reading)
+    def pause_writing(self: Any) -> None:
+        self._writing_paused = True
+        self._connection.pause_writing()
+
+    connection.PIPELINE_LIMIT = sys.maxsize
+    put(tls_transport.TlsTransport, pause_reading)
+    put(tls_transport.TlsTransport, pause_writing)
 
 
 def leaves_the_dead() -> None:
