@@ -176,9 +176,6 @@ def test_example_plugin_holds_pods_until_sign_off(serve: Serve, tmp_path: Path) 
     ns.eventually(lambda: ns.releases().keys() == {"waits", "both"})
     nonsense = {"example.com/needs-signoff": "maybe"}
     assert 'use "true", or remove the annotation' in ns.refusal(pod("nonsense", nonsense))
-    message = ns.refusal(pod("nonsense", {**nonsense, "delay": "soon"}))
-    assert 'invalid value "soon"' in message
-    assert 'use "true", or remove the annotation' in message
 
 
 def test_example_plugin_tests_pass(tmp_path: Path) -> None:

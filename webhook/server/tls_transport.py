@@ -74,17 +74,15 @@ class TlsTransport(asyncio.BufferedProtocol):
         self._advance()
 
     def _advance(self) -> None:
+        data, has_ended = b"", False
         try:
             if not self._is_open:
                 self._tls.do_handshake()
                 self._is_open = True
                 self._connection.connection_made()
-            while self._incoming.pending and not (self._reading_paused or self._is_closing):
-                data = self._tls.read(RECORD)
-                if not data:  # the client's close_notify
-                    self._connection.finish()
-                    return
-                self._connection.data_received(data)
+            while self._incoming.pending and not has_ended:
+                record = self._tls.read(RECORD)
+                data, has_ended = data + record, not record  # b"" is the client's close_notify
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError:
@@ -93,6 +91,11 @@ class TlsTransport(asyncio.BufferedProtocol):
             self._tcp.close()
             return
         self._send()
+        if data and not self._is_closing:
+            # In one piece: the connection answers one request at a time, to be fair to others.
+            self._connection.data_received(data)
+        if has_ended and not self._is_closing:
+            self._connection.finish()
 
     def _send(self) -> None:
         if self._outgoing.pending:
@@ -100,9 +103,14 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def write(self, data: bytes | memoryview) -> None:
         """Encrypt and send data."""
-        if not self._is_closing:
+        if self._is_closing:
+            return
+        try:
             self._tls.write(data)
-            self._send()
+        except ssl.SSLError:  # after half of a handshake message, OpenSSL wants the rest first
+            self.abort()
+            return
+        self._send()
 
     def pause_writing(self) -> None:
         """Stop writing until the client reads, and reading: input can cause output."""
@@ -131,12 +139,6 @@ class TlsTransport(asyncio.BufferedProtocol):
     def _read_again(self) -> None:
         if not self._writing_paused and not self._reading_paused:
             self._tcp.resume_reading()
-            if self._incoming.pending:
-                asyncio.get_running_loop().call_soon(self._continue)
-
-    def _continue(self) -> None:
-        if not self._is_closing:
-            self._advance()
 
     def close(self) -> None:
         """Close in order, after sending all data."""
