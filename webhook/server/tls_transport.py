@@ -19,7 +19,7 @@ RECORD = 16 * 1024
 DISCARDED_LIMIT = 256 * 1024
 """Maximum bytes to discard while waiting for a client to close the connection."""
 
-_input = memoryview(bytearray(64 * 1024))
+_input = memoryview(bytearray(32 * 1024))
 """Receives the input of all connections; it is copied before the next connection's arrives."""
 
 

@@ -47,7 +47,8 @@ BODIES_AT_ONCE = 8
 """Maximum-size bodies that may be read at the same time."""
 GC_THRESHOLD = 20_000
 """New objects between collections of the youngest generation: those of about fifty reviews, where
-Python's default is about two. Reviews leave no reference cycles."""
+Python's default is about two. Reviews leave no reference cycles; a closed connection leaves a small
+one of asyncio's."""
 RELOAD_INTERVAL = 2.0
 """Seconds between checks of the certificate files; updates of a mounted Secret lag by more."""
 CAP_LOG_INTERVAL = 10.0
