@@ -205,6 +205,16 @@ def test_close_sends_everything_and_then_discards_input(client: Client) -> None:
     assert client.tcp.calls[3:] == ["abort"]
 
 
+def test_response_that_cannot_be_encrypted_closes_the_connection(
+    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
+) -> None:
+    client = Client(contexts)
+    client.transport.write(b"before the handshake")
+
+    assert client.tcp.calls[1:] == ["abort"]
+    assert client.tcp.sent == b""
+
+
 def test_transport_aborted_before_it_has_a_socket(
     contexts: tuple[ssl.SSLContext, ssl.SSLContext],
 ) -> None:
