@@ -9,10 +9,7 @@ from holdfast.webhook.framework.json_patch import applied, patch
 from holdfast.webhook.model.edits import Edit
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.model.review import PodReview
-from tests.support.builders import (
-    make_pod,
-    read_review,
-)
+from tests.support.builders import make_pod, read_review
 
 
 def relevant_review(annotations: Mapping[str, str] | None = None, **fields: Any) -> PodReview:

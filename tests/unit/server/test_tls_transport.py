@@ -26,16 +26,14 @@ def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, 
 
 
 class Tcp:
-    """Records what the transport does with its socket. A full one reports that by itself."""
+    """Records the calls of a transport to its TCP transport."""
 
     def __init__(self) -> None:
         self.sent = b""
         self.calls: list[str] = []
-        self.on_write: Callable[[], None] = lambda: None
 
     def write(self, data: bytes) -> None:
         self.sent += data
-        self.on_write()
 
     def __getattr__(self, name: str) -> Callable[..., None]:
         return lambda **_limits: self.calls.append(name)
