@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from bench import load, page, results, reviews, stats
-from bench.results import BARS, Bar, Outcome
+from bench.results import Bar, Outcome
 from bench.rows import creation
 from bench.size import FULL, SHORT
 from holdfast.webhook.model import review as webhook_review
@@ -60,10 +60,6 @@ def test_each_installation_registers_its_webhooks(way: str, kinds: list[str]) ->
 )
 def test_bar(bar: Bar, value: float, interval: tuple[float, float] | None, met: bool) -> None:
     assert bar.met(value, interval) is met
-
-
-def test_every_bar_has_a_key_of_its_own() -> None:
-    assert len({bar.key for bar in BARS}) == len(BARS)
 
 
 def test_benchmark_review_has_four_kilobytes() -> None:

@@ -31,11 +31,6 @@ def test_promtool_accepts_the_rules(rules: Path) -> None:
     assert f"SUCCESS: {count} rules found" in process.stdout
 
 
-def test_promtool_rejects_invalid_rules(rules: Path) -> None:
-    rules.write_text(rules.read_text().replace("expr: ", "expr: sum(", 1))
-    assert promtool("check", "rules", str(rules)).returncode != 0
-
-
 Series = Mapping[str, str]
 """The values of each series, one per minute, in promtool's notation."""
 
@@ -93,7 +88,6 @@ def by_leader(metric: str, leader: str, standby: str) -> Series:
 
 FIRES = [
     pytest.param("HoldfastPodsOverdue", {"holdfast_overdue_pods": "0x2 3x20"}, 3, "3", id="pods"),
-    pytest.param("HoldfastNoLeader", {"holdfast_leader": "1x2 0x20"}, 3, "", id="no leader"),
     pytest.param("HoldfastNoLeader", {"up": "1x20"}, 0, "", id="no controller"),
     pytest.param(
         "HoldfastNoLeader",
@@ -110,7 +104,6 @@ FIRES = [
         id="no controller in one cluster of two",
     ),
     pytest.param("HoldfastNoServer", {"up": "1x20"}, 0, "", id="no server"),
-    pytest.param("HoldfastNoServer", {LEAF: "9x2 stale"}, 3, "", id="servers disappear"),
     pytest.param(
         "HoldfastNoServer",
         {f'{LEAF}{{cluster="a"}}': "9x60", f'{LEAF}{{cluster="b"}}': "9x2 stale"},

@@ -243,6 +243,15 @@ class Namespace:
             began = time.monotonic()
         return result
 
+    def notes(self, pod_name: str) -> dict[str, str]:
+        """Return the notes of the controller's Events about a pod, by reason."""
+        return {
+            event["reason"]: event["note"]
+            for event in self.all("events.events.k8s.io")
+            if event["regarding"]["name"] == pod_name
+            and event["reportingController"] == "holdfast.dev/controller"
+        }
+
     def audit(self) -> list[Object]:
         """Return the events in the API server's audit log that are about this namespace."""
         return _audited(self.plane.audit_log, self.namespace).events()
@@ -251,19 +260,20 @@ class Namespace:
         """Return when the API server received each pod's release, by its own clock, in seconds."""
         return {
             event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
-            for event in self._patches()
+            for event in self.patches()
             if event.get("responseStatus", {}).get("code") == 200
         }
 
     def release_attempts(self) -> dict[str, list[float]]:
         """Return when it received each pod's releases, including failed ones, in order."""
         attempts: dict[str, list[float]] = {}
-        for event in self._patches():
+        for event in self.patches():
             received = seconds(event["requestReceivedTimestamp"])
             attempts.setdefault(event["objectRef"]["name"], []).append(received)
         return {name: sorted(times) for name, times in attempts.items()}
 
-    def _patches(self) -> list[Object]:
+    def patches(self) -> list[Object]:
+        """Return the audit events of all patches of pods by Holdfast."""
         return [
             event
             for event in self.audit()

@@ -23,24 +23,6 @@ def test_delayed_pod_is_held_then_released_on_time_and_runs(ns: Namespace) -> No
     assert "labels" not in ns.get("pod", "held")["metadata"]
 
 
-@pytest.mark.parametrize(
-    "annotations",
-    [{}, {"team": "a", "delayed": "15"}],
-    ids=["without annotations", "with unrelated annotations"],
-)
-def test_pod_without_our_keys_never_reaches_the_webhook(
-    ns: Namespace, annotations: dict[str, str]
-) -> None:
-    ns.apply(pod("delayed", {"delay": "0"}))
-    before = ns.reviews()
-    ns.apply(*(pod(f"quiet-{number}", annotations) for number in range(10)))
-    ns.kubectl("label", "pods", "--all", "touched=yes")
-    assert ns.reviews() == before
-
-    ns.apply(pod("delayed-too", {"delay": "0"}))
-    assert ns.reviews() > before  # proves that the counter works
-
-
 def test_dry_run_shows_gate_and_hint_but_stores_nothing(ns: Namespace) -> None:
     (stored,) = ns.apply(pod("dry", {"delay": "15"}), dry_run=True)
     assert gates(stored) == [GATE]

@@ -10,7 +10,6 @@ import pytest
 from tests.e2e.accounts import controller_kubeconfig
 from tests.e2e.controllers import controller
 from tests.e2e.namespace import Namespace, created, gates, pod, seconds
-from tests.e2e.workloads import EMPTY_JOB
 
 GATES = [{"name": "holdfast.dev/after"}]
 BINDING = "clusterrolebinding/holdfast-controller-after"
@@ -60,49 +59,6 @@ def test_completed_job_releases_waiting_pods(
         ns.eventually(lambda: "later" in ns.releases())
         later = ns.get("pod", "later")
         assert ns.releases()["later"] - created(later) >= 12
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(600)
-def test_1000_pods_are_released_after_their_own_jobs(plain_ns: Namespace, log: Path) -> None:
-    ns = plain_ns
-    jobs = {
-        f"job-{number}": [f"web-{number}-{index}" for index in range(20)] for number in range(50)
-    }
-    names = list(jobs)
-    ns.create_pods(
-        pod(
-            pod_name,
-            {"holdfast.dev/after": f"job/{name}"},
-            schedulingGates=GATES,
-            schedulerName="none",
-        )
-        for name, pods in jobs.items()
-        for pod_name in pods
-    )
-
-    def complete(batch: list[str]) -> None:
-        for name in batch:
-            ns.create({**EMPTY_JOB, "metadata": {"name": name}})
-            time.sleep(0.2)
-
-    with controller(ns.plane.kubeconfig, log) as process:
-        ns.eventually(lambda: "watching: 1000" in log.read_text())
-        complete(names[:20])
-        ns.eventually(lambda: len(ns.releases()) == 400)
-        process.kill()
-        complete(names[20:25])
-        process.start()
-        complete(names[25:])
-        ns.eventually(lambda: len(ns.releases()) == 1_000)
-    completed_at = {
-        event["objectRef"]["name"]: seconds(event["requestReceivedTimestamp"])
-        for event in ns.audit()
-        if event["objectRef"].get("subresource") == "status" and event["verb"] == "update"
-    }
-    released = ns.releases()
-    # The benchmark's `after_ms_p99` measures how soon.
-    assert all(released[pod] > completed_at[job] for job in names for pod in jobs[job])
 
 
 def test_missing_permission_is_reported_and_retried(

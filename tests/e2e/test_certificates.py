@@ -1,5 +1,4 @@
 import base64
-import json
 import socket
 import ssl
 import urllib.request
@@ -12,7 +11,7 @@ import pytest
 from demo.command import Command
 from holdfast.certs import authority
 from tests.e2e.accounts import NAMESPACE
-from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, leaf, mismatch, shown, usable
+from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, leaf, shown, usable
 from tests.e2e.installed import REPAIR, Installation
 from tests.e2e.steady_load import creations
 
@@ -49,23 +48,10 @@ def test_wrong_clock_does_not_affect_issued_certificates(installed: Installation
     assert abs((datetime.now(UTC) - issued).total_seconds()) < 300
 
 
-@pytest.mark.parametrize("kind", ["mutating", "validating"])
-def test_emptied_ca_bundle_is_restored(installed: Installation, kind: str) -> None:
-    before = installed.bundles()
-    patch = json.dumps(
-        [{"op": "replace", "path": "/webhooks/0/clientConfig/caBundle", "value": ""}]
-    )
-    arguments = ("patch", f"{kind}webhookconfiguration", "holdfast", "--type=json", "-o", "json")
-    blanked = json.loads(installed.kubectl(*arguments, "-p", patch))["webhooks"][0]
-    assert not blanked["clientConfig"].get("caBundle")
-    installed.ns.eventually(lambda: installed.bundles() == before, REPAIR)
-
-
 @pytest.mark.parametrize(
     "damage",
     [
         pytest.param(delete, id="deleted"),
-        pytest.param(mismatch, id="mismatched"),
         pytest.param(corrupt, id="corrupted"),
     ],
 )

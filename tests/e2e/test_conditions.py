@@ -10,18 +10,19 @@ import yaml
 from controlplane.launcher import ControlPlane
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.framework import conditions
-from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.model.annotations import OWN_PREFIX
 from holdfast.webhook.model.objects import Pod
 from tests.e2e.namespace import Namespace, Object, pod
+from tests.e2e.secured import CREATION, Ban, policy
 from tests.support.builders import make_pipeline, read_review
 
 SEED = 364
 KEYS = ["delay", "holdfast.dev/delay", "holdfast.dev/not-before", "holdfast.dev/jitter", "type"]
 OTHER_KEYS = ["Delay", "delay2", "x/delay", "holdfast.dev/held", "holdfast.dev/profile", "a.b/c"]
 VALUES = ["15", "space", "", "2026-12-24T18:00:00Z", "no such value"]
-GATES = ["holdfast.dev/delay", "holdfast.dev/other", "holdfast.development/x", "example.com/mine"]
+GATE = "holdfast.dev/delay"
+GATES = [GATE, "holdfast.dev/other", "holdfast.development/x", "example.com/mine"]
 OWNERS = [
     ("kubevirt.io/v1", "VirtualMachineInstance"),
     ("kubevirt.io/v1alpha3", "VirtualMachineInstance"),
@@ -52,17 +53,12 @@ def generated(source: random.Random, number: int) -> Object:
 
 
 def owner(api_version: str, kind: str, *, controller: bool) -> Object:
-    """Make an owner reference; `controller: false` may be explicit or left out."""
     reference = {"apiVersion": api_version, "kind": kind, "name": "x", "uid": "y"}
     return {**reference, "controller": True} if controller else reference
 
 
-def default_pipeline() -> AdmissionPipeline:
-    return make_pipeline()
-
-
 def test_match_conditions_agree_with_plugins(ns: Namespace) -> None:
-    profile = default_pipeline().profiles.by_name["*"]
+    profile = make_pipeline().profiles.by_name["*"]
 
     def is_concerned(manifest: Object) -> bool:
         parsed = Pod.of(manifest)
@@ -88,44 +84,21 @@ def test_match_conditions_agree_with_plugins(ns: Namespace) -> None:
 SECONDS = ["15", "604800", "604801", "999999999", "1000000000", "0", "015", "+15", "-15", "1_5"]
 OTHER_VALUES = ["1h", "15s", "1.5", "", " 15", "15\n", "fifteen", "٣", "9" * 30]
 NOW_MS = 1_790_000_000_000
-POLICY = "needs-validation"
-"""Name of a policy that reports the result of the condition without calling a webhook."""
 MESSAGE = "has to be validated"
+"""Message of a policy that reports the result of the condition without calling a webhook."""
 
 
 @pytest.fixture(scope="module")
 def policy_ns(control_plane: ControlPlane) -> Iterator[Namespace]:
     """A namespace that no webhook is called for, with the condition as a policy."""
-    kind = {"apiVersion": "admissionregistration.k8s.io/v1"}
-    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"]}
-    expression = f"!({conditions.validate_condition(default_pipeline().profiles)})"
-    policy = {
-        **kind,
-        "kind": "ValidatingAdmissionPolicy",
-        "metadata": {"name": POLICY},
-        "spec": {
-            "failurePolicy": "Fail",
-            "matchConstraints": {"resourceRules": [{**rule, "resources": ["pods"]}]},
-            "validations": [{"expression": expression, "message": MESSAGE}],
-        },
-    }
-    selector = {"matchLabels": {"kubernetes.io/metadata.name": "kube-system"}}
-    binding = {
-        **kind,
-        "kind": "ValidatingAdmissionPolicyBinding",
-        "metadata": {"name": POLICY},
-        "spec": {
-            "policyName": POLICY,
-            "validationActions": ["Deny"],
-            "matchResources": {"namespaceSelector": selector},
-        },
-    }
-    control_plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all([policy, binding]))
+    expression = f"!({conditions.validate_condition(make_pipeline().profiles)})"
+    documents = policy("kube-system", Ban(MESSAGE, expression, {}), CREATION)
+    control_plane.kubectl("apply", "-f", "-", stdin=yaml.safe_dump_all(documents))
     ns = Namespace(control_plane, "kube-system")
     ns.eventually(lambda: needs_validation(ns, pod("delayed", {"delay": "15"})))
     yield ns
     kinds = "validatingadmissionpolicy,validatingadmissionpolicybinding"
-    control_plane.kubectl("delete", kinds, POLICY)
+    control_plane.kubectl("delete", kinds, documents[0]["metadata"]["name"])
 
 
 def needs_validation(policy_ns: Namespace, manifest: Object) -> bool:
@@ -141,7 +114,7 @@ def needs_validation(policy_ns: Namespace, manifest: Object) -> bool:
 def test_only_valid_pods_without_warnings_skip_validation(
     policy_ns: Namespace,
 ) -> None:
-    pipeline, source = default_pipeline(), random.Random(SEED)
+    pipeline, source = make_pipeline(), random.Random(SEED)
     outcomes = set()
     for number in range(300):
         manifest = generated(source, number)
@@ -160,46 +133,28 @@ def test_only_valid_pods_without_warnings_skip_validation(
 @pytest.mark.parametrize(
     ("annotations", "gates", "expected"),
     [
-        pytest.param({"delay": "15"}, ["holdfast.dev/delay"], False, id="valid delay"),
-        pytest.param(
-            {"holdfast.dev/delay": "604800"}, ["holdfast.dev/delay"], False, id="longest delay"
-        ),
-        pytest.param(
-            {"delay": "15"}, ["x.io/y", "holdfast.dev/delay"], False, id="gate of another component"
-        ),
+        pytest.param({"delay": "15"}, [GATE], False, id="valid delay"),
+        pytest.param({"holdfast.dev/delay": "604800"}, [GATE], False, id="longest delay"),
+        pytest.param({"delay": "15"}, ["x.io/y", GATE], False, id="gate of another component"),
         pytest.param(
             {"delay": "15", "holdfast.dev/allowed": "delay"},
-            ["holdfast.dev/delay"],
+            [GATE],
             True,
             id="hold allowed by another webhook",
         ),
         pytest.param({"delay": "15"}, [], True, id="gate removed"),
         pytest.param({"delay": "15"}, ["x.io/y"], True, id="only a gate of another component"),
-        pytest.param({"delay": "604801"}, ["holdfast.dev/delay"], True, id="too long"),
-        pytest.param({"delay": "9" * 30}, ["holdfast.dev/delay"], True, id="beyond 64 bits"),
-        pytest.param({"delay": "15\n"}, ["holdfast.dev/delay"], True, id="line break"),
-        pytest.param({"delay": "15s"}, ["holdfast.dev/delay"], True, id="duration"),
-        pytest.param(
-            {"delay": "15", "holdfast.dev/delay": "15"},
-            ["holdfast.dev/delay"],
-            True,
-            id="both annotations",
-        ),
-        pytest.param(
-            {"delay": "15", "holdfast.dev/jitter": "1"}, ["holdfast.dev/delay"], True, id="jitter"
-        ),
-        pytest.param(
-            {"delay": "15", "type": "space"}, ["holdfast.dev/delay"], True, id="placement rule"
-        ),
+        pytest.param({"delay": "604801"}, [GATE], True, id="too long"),
+        pytest.param({"delay": "9" * 30}, [GATE], True, id="beyond 64 bits"),
+        pytest.param({"delay": "15\n"}, [GATE], True, id="line break"),
+        pytest.param({"delay": "15s"}, [GATE], True, id="duration"),
+        pytest.param({"delay": "15", "holdfast.dev/delay": "15"}, [GATE], True, id="two delays"),
+        pytest.param({"delay": "15", "holdfast.dev/jitter": "1"}, [GATE], True, id="jitter"),
+        pytest.param({"delay": "15", "type": "space"}, [GATE], True, id="placement rule"),
+        pytest.param({"delay": "15"}, [GATE, "holdfast.dev/x"], True, id="unknown Holdfast gate"),
         pytest.param(
             {"delay": "15"},
-            ["holdfast.dev/delay", "holdfast.dev/x"],
-            True,
-            id="unknown Holdfast gate",
-        ),
-        pytest.param(
-            {"delay": "15"},
-            ["holdfast.dev/delay", *(f"x.io/{number}" for number in range(100))],
+            [GATE, *(f"x.io/{number}" for number in range(100))],
             True,
             id="more gates than the condition tests",
         ),

@@ -24,13 +24,6 @@ from controlplane.versions import NEWEST, VARIABLE
 pytestmark = pytest.mark.xdist_group("controlplane")
 
 PROJECT = Path(__file__).resolve().parents[2]
-POD = """
-apiVersion: v1
-kind: Pod
-metadata: {name: NAME}
-spec:
-  containers: [{name: main, image: example.com/none}]
-"""
 PARENT = """
 import sys, time
 from controlplane import ControlPlane, components
@@ -55,11 +48,6 @@ def eventually(holds: Callable[[], bool], timeout: float = 30.0) -> bool:
     return False
 
 
-def run_pod(control_plane: ControlPlane, name: str) -> None:
-    control_plane.kubectl("apply", "-f", "-", stdin=POD.replace("NAME", name))
-    control_plane.kubectl("wait", "--for=condition=Ready", f"pod/{name}", "--timeout=30s")
-
-
 def alive(pids: list[int]) -> list[int]:
     return [pid for pid in pids if is_alive(pid)]
 
@@ -70,10 +58,6 @@ def is_alive(pid: int) -> bool:
         return psutil.Process(pid).status() != psutil.STATUS_ZOMBIE
     except psutil.NoSuchProcess:
         return False
-
-
-def pids_of(control_plane: ControlPlane) -> list[int]:
-    return [control_plane.process(name).pid for name in components.NAMES]
 
 
 def test_requested_kubernetes_version_is_run(cluster: ControlPlane) -> None:
@@ -109,7 +93,8 @@ def test_crashed_component_can_be_restarted(cluster: ControlPlane, name: str) ->
     assert alive([before]) == []
     process.restart()
     assert alive([process.pid]) == [process.pid] != [before]
-    run_pod(cluster, f"after-{name}")
+    cluster.kubectl("run", f"after-{name}", "--image=x")
+    cluster.kubectl("wait", "--for=condition=Ready", f"pod/after-{name}", "--timeout=30s")
 
 
 def test_all_nodes_run_pods_after_kwok_restarts(cluster: ControlPlane) -> None:
@@ -127,7 +112,7 @@ def test_exception_stops_the_cluster_and_keeps_the_logs() -> None:
 
     def fail() -> None:
         with ControlPlane(nodes=0) as control_plane:
-            pids.extend(pids_of(control_plane))
+            pids.extend(control_plane.process(name).pid for name in components.NAMES)
             directories.append(control_plane.directory)
             raise RuntimeError("mine")
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Iterator
-from contextlib import ExitStack
 from pathlib import Path
 
 import pytest
@@ -13,11 +11,8 @@ import pytest
 from bench.rows.waiting import utilisation
 from bench.world import SLOW_PODS
 from controlplane.launcher import ControlPlane
-from tests.e2e.accounts import controller_kubeconfig
-from tests.e2e.controllers import candidate
 from tests.e2e.namespace import Namespace, gates, pod, seconds
 from tests.e2e.two_processes import TwoProcesses
-from tests.support.scrapes import metric
 
 pytestmark = pytest.mark.xdist_group("pace")
 
@@ -98,43 +93,12 @@ def test_pace_limits_concurrent_pod_starts(ns: Namespace) -> None:
     assert not any(gates(manifest) for manifest in ns.all("pods"))
 
 
-@pytest.mark.parametrize("replicas", [8, pytest.param(120, marks=pytest.mark.slow)])
-def test_pace_limits_releases_per_period(ns: Namespace, replicas: int) -> None:
-    ns.apply(deployment("web", replicas, "1/1s"))
-    ns.eventually(lambda: len(ns.releases()) == replicas, 3 * replicas)
+def test_pace_limits_releases_per_period(ns: Namespace) -> None:
+    ns.apply(deployment("web", 8, "1/1s"))
+    ns.eventually(lambda: len(ns.releases()) == 8)
 
     times = sorted(ns.releases().values())
     spans = [later - earlier for earlier, later in itertools.pairwise(times)]
     assert min(spans) >= 1.0
     # a busy machine is late occasionally, but slots must not be skipped regularly
-    assert sum(span >= 2.0 for span in spans) <= 1 + replicas // 100
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(1800)
-def test_pace_is_kept_while_leaders_are_killed_repeatedly(
-    slow_cluster: ControlPlane, tmp_path: Path
-) -> None:
-    kubeconfig = controller_kubeconfig(slow_cluster, tmp_path / "kubeconfig")
-    with ExitStack() as stack:
-        processes = stack.enter_context(TwoProcesses(slow_cluster, tmp_path))
-        processes.kill("controller")
-        ns = Namespace.create_new(slow_cluster, "pace-killed", processes.controller)
-        candidates = [
-            stack.enter_context(candidate(kubeconfig, tmp_path / f"{number}.log"))
-            for number in range(2)
-        ]
-        ns.apply(deployment("web", 200, "4"))
-        kills = 0
-        while not all_ready(ns, 200):
-            time.sleep(30)
-            leader = next(
-                (process for process in candidates if metric(process, "holdfast_leader ")), None
-            )
-            if leader is not None:
-                leader.kill()
-                leader.start()
-                kills += 1
-
-        assert kills >= 4
-        assert most_starting(ns) <= 4
+    assert sum(span >= 2.0 for span in spans) <= 1

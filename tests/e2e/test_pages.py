@@ -45,13 +45,15 @@ def test_documented_session_runs(ns: Namespace, tmp_path: Path, page: str) -> No
             session.run(step)
 
 
-def script(page: str, start: str, ns: Namespace, folder: Path) -> str:
-    """Run the page's command that starts with `start`, and return its output."""
-    (step,) = (
-        step for step in pages.steps(f"docs/how-to/{page}") if step.command.startswith(start)
+def script(page: str, part: str, ns: Namespace, folder: Path, *changes: tuple[str, str]) -> str:
+    """Run the page's command that contains `part`, after replacements, and return its output."""
+    (command,) = (
+        step.command for step in pages.steps(f"docs/how-to/{page}") if part in step.command
     )
+    for old, new in changes:
+        command = command.replace(old, new)
     session = Session(folder, environment(ns, folder), list)
-    return "\n".join(session.run(transcript.Step(step.command, ("…",))))
+    return "\n".join(session.run(transcript.Step(command, ("…",))))
 
 
 def test_documented_manual_cleanup_works(
@@ -90,29 +92,18 @@ def test_documented_command_unblocks_namespace_deletion(
     ns.eventually(lambda: ns.get("pod", "kept")["spec"].get("nodeName"))
     ns.plane.kubectl("delete", "namespace", ns.namespace, "--wait=false")
     ns.eventually(lambda: ns.get("pod", "kept")["metadata"].get("deletionTimestamp"))
-    (step,) = (
-        step
-        for step in pages.steps("docs/how-to/sticky-vms.md")
-        if step.command.startswith("kubectl get pods -A -o go-template")
-    )
-    command = step.command.replace(" -A ", f" -n {ns.namespace} ", 1)
-    Session(tmp_path, environment(ns, tmp_path), list).run(transcript.Step(command, ("…",)))
+    change = (" -A ", f" -n {ns.namespace} ")
+    script("sticky-vms.md", "kubectl get pods -A -o go-template", ns, tmp_path, change)
     ns.eventually(lambda: ns.namespace not in ns.plane.kubectl("get", "namespaces"))
     assert plain_ns.get("pod", "kept")["metadata"]["finalizers"] == [KEPT]
-    plain_ns.kubectl("patch", "pod", "kept", "--type=merge", "-p", NO_FINALIZERS)
-
-
-NO_FINALIZERS = '{"metadata": {"finalizers": null}}'
+    no_finalizers = '{"metadata": {"finalizers": null}}'
+    plain_ns.kubectl("patch", "pod", "kept", "--type=merge", "-p", no_finalizers)
 
 
 def test_gate_can_be_removed_with_kubectl(plain_ns: Namespace, tmp_path: Path) -> None:
     ns = plain_ns
     ns.apply(pod("held", schedulingGates=[{"name": "holdfast.dev/delay"}]))
     assert "held" in script("install.md", "kubectl get pods -A --field", ns, tmp_path)
-    (step,) = (
-        step for step in pages.steps("docs/how-to/install.md") if "patch pod" in step.command
-    )
-    command = step.command.replace("NAMESPACE", ns.namespace).replace("NAME", "held")
-    session = Session(tmp_path, environment(ns, tmp_path), list)
-    assert session.run(transcript.Step(command, ("…",))) == ["pod/held patched"]
+    changes = ("NAMESPACE", ns.namespace), ("NAME", "held")
+    assert script("install.md", "patch pod", ns, tmp_path, *changes) == "pod/held patched"
     assert "schedulingGates" not in ns.get("pod", "held")["spec"]

@@ -10,7 +10,6 @@ import yaml
 
 from demo.command import CommandError
 from holdfast.certs import authority
-from holdfast.webhook.registration.configurations import NOT_YET
 from tests.e2e import short_intervals
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.installed import KINDS, REPAIR, SERVICE, Installation, deployment, installation
@@ -73,12 +72,8 @@ def by_name(webhooks: list[Object]) -> list[Object]:
 
 RESETS = [
     pytest.param([{"op": "replace", "path": "/webhooks", "value": []}], id="emptied"),
-    pytest.param([{"op": "remove", "path": "/webhooks/0/matchConditions"}], id="conditions"),
     pytest.param(
         [{"op": "replace", "path": "/webhooks/0/failurePolicy", "value": "Ignore"}], id="policy"
-    ),
-    pytest.param(
-        [{"op": "add", "path": "/webhooks/0/matchConditions/-", "value": NOT_YET}], id="not-yet"
     ),
     pytest.param(
         [

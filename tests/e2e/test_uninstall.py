@@ -82,6 +82,13 @@ def uninstalling(plane: ControlPlane, log: Path, *arguments: str) -> subprocess.
         )
 
 
+def uninstall(plane: ControlPlane, log: Path, *arguments: str, code: int = 0) -> None:
+    """Uninstall, and check the exit status."""
+    with uninstalling(plane, log, *arguments) as command:
+        pass
+    assert command.returncode == code, log.read_text()
+
+
 def finalizers(pod: Object) -> list[str]:
     return [
         finalizer for finalizer in pod["metadata"].get("finalizers", ()) if finalizer == FINALIZER
@@ -141,24 +148,19 @@ def test_uninstall_keeps_records_and_purge_removes_them(
         plane.kubectl(
             "--namespace", NAMESPACE, "scale", "deployment/holdfast-controller", "--replicas=0"
         )
-        with uninstalling(plane, log, "--release", "wait") as command:
-            pass
-        assert (command.returncode, is_gone(plane)) == (1, False)
+        uninstall(plane, log, "--release", "wait", code=1)
+        assert not is_gone(plane)
         assert f"no controller is running in {NAMESPACE}" in log.read_text()
         assert finalizers(machines.get("pod", second_pod["metadata"]["name"])) == [FINALIZER]
 
         options = ("--release", "now", "--purge")
         for mode, suffix in (("client", "(dry run)"), ("server", "(server dry run)")):
-            with uninstalling(plane, log, *options, f"--dry-run={mode}") as command:
-                pass
-            assert command.returncode == 0, log.read_text()
+            uninstall(plane, log, *options, f"--dry-run={mode}")
             assert log.read_text().endswith(f"Holdfast is uninstalled {suffix}\n")
             assert finalizers(machines.get("pod", second_pod["metadata"]["name"])) == [FINALIZER]
             assert not is_gone(plane)
 
-        with uninstalling(plane, log, *options) as command:
-            pass
-        assert command.returncode == 0, log.read_text()
+        uninstall(plane, log, *options)
         assert is_gone(plane)
     assert finalizers(machines.get("pod", second_pod["metadata"]["name"])) == []
     annotations = {**annotated(machines), **annotated(machines, "older")}
@@ -179,7 +181,7 @@ def test_vm_moves_while_uninstalled_are_recorded_or_reported(
         machines.eventually(
             lambda: all(RECORD in annotated(machines, name) for name in ("migrates", "starts"))
         )
-        uninstall(plane, tmp_path / "first.log")
+        uninstall(plane, tmp_path / "first.log", "--release", "wait")
     _, target = vms.migrate(machines, "migrates")
     with vms.avoided(machines, vms.node_of(first_pod)):
         vms.delete_run(machines, "starts")
@@ -198,13 +200,7 @@ def test_vm_moves_while_uninstalled_are_recorded_or_reported(
         vms.delete_run(machines, "starts")
         pod = vms.landed(machines, "starts", other_than=vms.uid(second_pod))
         assert vms.node_of(pod) == old_node
-        uninstall(plane, tmp_path / "second.log")
-
-
-def uninstall(plane: ControlPlane, log: Path) -> None:
-    with uninstalling(plane, log, "--release", "wait") as command:
-        pass
-    assert command.returncode == 0, log.read_text()
+        uninstall(plane, tmp_path / "second.log", "--release", "wait")
 
 
 def differences(ns: Namespace) -> list[str]:
@@ -225,9 +221,7 @@ def test_uninstall_frees_restored_pods_without_an_installation(
     machines.create(held)
     machines.create(bound)
     log = tmp_path / "uninstall.log"
-    with uninstalling(plane, log, "--release", "now") as command:
-        pass
-    assert command.returncode == 0, log.read_text()
+    uninstall(plane, log, "--release", "now")
     assert f"the nodes of {machines.namespace}/bound stay unrecorded" in log.read_text()
     assert gates(machines.get("pod", "held")) == []
     assert finalizers(machines.get("pod", "bound")) == []

@@ -8,7 +8,6 @@ from typing import Any
 
 import pytest
 
-from controlplane.errors import ControlPlaneError
 from tests.e2e.namespace import Namespace, Object, created, definition, gates, pod
 from tests.e2e.workloads import template, workload
 
@@ -53,8 +52,11 @@ def test_pods_of_every_controller_are_held_and_released(ns: Namespace, kind: str
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_invalid_value_in_a_template_is_rejected(ns: Namespace, kind: str) -> None:
-    message = ns.refusal(workload(kind, delay="soon"))
-    assert f'{PATHS[kind]}: annotation delay: invalid value "soon"' in message
+    message = f'{PATHS[kind]}: annotation delay: invalid value "soon"'
+    assert message in ns.refusal(workload(kind, delay="soon"))
+    if kind in {"Deployment", "CronJob"}:  # one of each webhook for templates
+        ns.apply(workload(kind, delay="3600"))
+        assert message in ns.refusal(workload(kind, delay="soon"))
 
 
 @pytest.mark.parametrize(
@@ -93,12 +95,6 @@ def test_invalid_value_in_a_nested_template_is_rejected(
     ns.eventually(lambda: kind in ns.kubectl("api-resources", f"--api-group={group}"))
     manifest = {"apiVersion": api_version, "kind": kind, "metadata": {"name": "it"}, "spec": spec}
     assert f"{path}.metadata: annotation delay: invalid value" in ns.refusal(manifest)
-
-
-@pytest.mark.parametrize("kind", ["Deployment", "CronJob"])  # one of each webhook for templates
-def test_template_update_to_an_invalid_value_is_rejected(ns: Namespace, kind: str) -> None:
-    ns.apply(workload(kind, delay="3600"))
-    assert "invalid value" in ns.refusal(workload(kind, delay="soon"))
 
 
 @pytest.mark.parametrize(
@@ -152,14 +148,10 @@ def test_template_update_to_an_invalid_value_is_rejected(ns: Namespace, kind: st
                 "it to spec.jobTemplate.spec.template.metadata.annotations"
             ),
         ),
-        (
-            pod("past", {"holdfast.dev/not-before": "2020-01-01T00:00:00Z"}),
-            "not held: annotation holdfast.dev/not-before: 2020-01-01T00:00:00Z is in the past",
-        ),
     ],
     ids=[
         *("Deployment", "CronJob", "nodeName", "mistyped", "misplaced", "label", "other domain"),
-        *("on the Job", "past"),
+        "on the Job",
     ],
 )
 def test_ineffective_setting_causes_a_warning(ns: Namespace, made: Object, warning: str) -> None:
@@ -173,40 +165,14 @@ def test_delay_added_to_an_existing_pod_causes_a_warning(ns: Namespace) -> None:
     assert message in ns.warnings(pod("exists", {"delay": "15"}))
 
 
-def test_pod_with_a_generated_name_is_held_and_released(ns: Namespace) -> None:
-    manifest = pod("", {"delay": "1"})
-    manifest["metadata"] = {"generateName": "made-", "annotations": {"delay": "1"}}
-    name = ns.create(manifest)["metadata"]["name"]
-    ns.eventually(lambda: name in ns.releases())
-
-
-def test_users_cannot_add_the_sticky_finalizer(ns: Namespace) -> None:
-    manifest = pod("forged")
-    manifest["metadata"]["finalizers"] = ["holdfast.dev/sticky"]
-    assert 'finalizer "holdfast.dev/sticky" is reserved for Holdfast' in ns.refusal(manifest)
-
-    ns.apply(pod("plain"))
-    patch = '{"metadata": {"finalizers": ["holdfast.dev/sticky"]}}'
-    with pytest.raises(ControlPlaneError, match="is reserved for Holdfast: remove it"):
-        ns.kubectl("patch", "pod", "plain", "--patch", patch)
-
-
 def test_events_report_hold_and_release(ns: Namespace) -> None:
     ns.apply(pod("held", {"delay": "2"}), pod("changed", {"delay": "1000"}))
     ns.kubectl("annotate", "pod", "changed", "delay-")
 
-    def notes_by_reason(name: str) -> dict[str, str]:
-        return {
-            event["reason"]: event["note"]
-            for event in ns.all("events.events.k8s.io")
-            if event["regarding"]["name"] == name
-            and event["reportingController"] == "holdfast.dev/controller"
-        }
-
-    ns.eventually(lambda: {"Held", "Released"} == notes_by_reason("held").keys())
-    assert "by holdfast.dev/delay" in notes_by_reason("held")["Held"]
-    ns.eventually(lambda: "Released" in notes_by_reason("changed"))
-    assert "no annotation asks for a hold" in notes_by_reason("changed")["Released"]
+    ns.eventually(lambda: {"Held", "Released"} == ns.notes("held").keys())
+    assert "by holdfast.dev/delay" in ns.notes("held")["Held"]
+    ns.eventually(lambda: "Released" in ns.notes("changed"))
+    assert "no annotation asks for a hold" in ns.notes("changed")["Released"]
 
 
 def test_pods_due_together_are_released_in_priority_order(ns: Namespace) -> None:

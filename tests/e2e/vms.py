@@ -168,12 +168,6 @@ def start(ns: Namespace, name: str = FEDORA) -> Object:
     return landed(ns, name)
 
 
-def stop(ns: Namespace, name: str = FEDORA) -> None:
-    """Stop a VM, and wait until its VMI and pods are gone."""
-    set_running(ns, name, running=False)
-    ns.eventually(lambda: is_gone(ns, name))
-
-
 def is_gone(ns: Namespace, name: str) -> bool:
     """Return whether neither VMI nor pods of a VM are left."""
     return ns.find("vmi", name) is None and not launchers(ns, name)

@@ -5,8 +5,7 @@ import random
 import signal
 import sys
 import time
-
-from rich.console import Console
+from functools import partial
 
 from tests.faults import report, summary
 from tests.faults.lanes import results
@@ -16,40 +15,37 @@ from tests.faults.scenario import Result
 from tests.faults.table import FAULTS
 
 LANES = 2
-"""A cluster with its load uses about one processor."""
+"""Clusters that run rows in parallel in the long form: each uses about one processor."""
 _STOPPED = 128 + signal.SIGINT
+show = partial(print, flush=True)
 
 
 def main() -> int:
     """Run the rows that the command line selects; return 0 if all passed."""
     options = _parse_arguments()
-    console = Console(width=None if sys.stdout.isatty() else 160)
     seed = options.seed if options.seed is not None else random.randrange(10**6)
     run = Run(seed, short=options.short, broken=options.broken, product=product())
-    console.print(f"seed {seed}, product {run.product}")
+    show(f"seed {seed}, product {run.product}")
     faults = [fault for fault in FAULTS if not options.only or fault.name in options.only]
     positions = {fault.name: position for position, fault in enumerate(FAULTS)}
     outcomes = report.read(run, faults, run.path) if options.resume else []
     done_names = {result.fault.name for result in outcomes}
-    began = time.monotonic()
+    began, lanes = time.monotonic(), 1 if run.short or run.broken else LANES
     waiting_faults = [fault for fault in faults if fault.name not in done_names]
     try:
-        for result in results(waiting_faults, run, options.lanes):
+        for result in results(waiting_faults, run, lanes):
             outcomes = sorted(
                 [*outcomes, result], key=lambda outcome: positions[outcome.fault.name]
             )
             report.write(outcomes, run, run.path)
-            _print_result(result, run, console)
+            _show_result(result, run)
     except KeyboardInterrupt:
-        console.print(
-            f"stopped after {len(outcomes)} rows; run the others with --resume --seed {seed}"
-        )
+        show(f"stopped after {len(outcomes)} rows; run the others with --resume --seed {seed}")
         return _STOPPED
-    report.show(outcomes, seed=seed, console=console)
-    console.print(f"results: {run.path}", markup=False)
+    show(f"results: {run.path}")
     if len(outcomes) == len(FAULTS) and not (run.short or run.broken):
         summary.write(run.path)
-        console.print("run python -m docs.generate, and commit the summary and its page")
+        show("run python -m docs.generate, and commit the summary and its page")
     failed_names = [
         outcome.fault.name
         for outcome in outcomes
@@ -58,23 +54,21 @@ def main() -> int:
     minutes = (time.monotonic() - began) / 60
     failures = f"{len(failed_names)} of {len(outcomes)} rows failed: {', '.join(failed_names)}"
     verdict = failures if failed_names else f"all {len(outcomes)} rows passed"
-    console.print(f"{minutes:.0f} minutes, lanes: {options.lanes}; {verdict}", markup=False)
+    show(f"{minutes:.0f} minutes, lanes: {lanes}; {verdict}")
     return int(bool(failed_names))
 
 
-def _print_result(result: Result, run: Run, console: Console) -> None:
+def _show_result(result: Result, run: Run) -> None:
     verdict = "passed" if result.passed else "failed"
     if run.broken:
         caught = "caught" if result.caught else "not caught"
         verdict += f" (broken by {result.fault.broken}: {caught})"
-    durations = ", ".join(f"{name} {seconds:.0f}" for name, seconds in result.durations.items())
-    text = f"{result.fault.name}: {verdict} in {result.seconds:.0f} s ({durations}) {result.error}"
-    console.print(text, markup=False)
+    show(f"{result.fault.name}: {verdict} in {result.seconds:.0f} s {result.error}")
     for name, check in result.checks.items():
         if not check.passed:
-            console.print(f"    {name}: {check.value:g}, limit {check.limit:g}", markup=False)
+            show(f"    {name}: {check.value:g}, limit {check.limit:g}")
     for text in () if result.passed else result.failures:
-        console.print(f"    message: {text}", markup=False)
+        show(f"    message: {text}")
 
 
 def _parse_arguments() -> argparse.Namespace:
@@ -96,11 +90,6 @@ def _parse_arguments() -> argparse.Namespace:
         help="skip rows that an earlier run with the same seed and form has completed",
     )
     parser.add_argument(
-        "--lanes",
-        type=int,
-        help=f"clusters that run rows in parallel; default: {LANES} in the long form, else 1",
-    )
-    parser.add_argument(
         "--broken",
         action="store_true",
         help="run each row on a Holdfast that is broken on purpose, which the row has to detect",
@@ -108,8 +97,6 @@ def _parse_arguments() -> argparse.Namespace:
     options = parser.parse_args()
     if options.resume and options.seed is None:
         parser.error("--resume needs the --seed that the earlier run printed")
-    if options.lanes is None:
-        options.lanes = 1 if options.short or options.broken else LANES
     return options
 
 

@@ -9,9 +9,9 @@ import msgspec
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube.client import Cluster
 from tests.e2e.namespace import Object, gates
-from tests.faults.audit import Audit
+from tests.faults.audit import Audit, PodKey
 from tests.faults.load import GATE, Failure
-from tests.faults.scenario import BOUND, Fault, PodKey, Scenario, Span
+from tests.faults.scenario import BOUND, Fault, Scenario, Span
 
 LOAD_AFTER, LAST = 6.0, 3.0
 """Seconds of load after the fault, and the last of these seconds, in which creations succeed."""
@@ -24,8 +24,8 @@ long form none may fail."""
 MAX_MISSING, SHORT_MAX_MISSING = 0.2, 0.5
 """The share of twenty creations a second that an overloaded machine may skip, in the long form and
 in the short form."""
-SOAK_GROUP = 10
-"""The group whose rows wait for VMs even in the short form."""
+SOAK = "soak"
+"""The row that waits for VMs even in the short form."""
 AUDIT_LOG_DELAY = 10.0
 """Seconds until a change appears in the API server's audit log: the line is written after the
 response, late on an overloaded machine."""
@@ -36,14 +36,11 @@ their machine, and a call that waits 3 s for a processor times out. No other fai
 
 def evaluate(fault: Fault, scenario: Scenario) -> None:
     """Wait for releases that are still due, and make the checks that all rows share."""
-    load, audit = scenario.load, scenario.testbed.audit
+    load, audit, vm_load = scenario.load, scenario.testbed.audit, scenario.testbed.vm_load
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
         end = max([scenario.recovered, *load.due.values()]) + BOUND
         while (held_names := _held(cluster, load.namespace)) and time.time() < end:
             time.sleep(0.5)
-    scenario.figures["seconds until all pods were released"] = round(
-        time.time() - scenario.recovered, 1
-    )
     unreleased = _wait_for_releases(scenario)
     releases = {name: audit.releases[load.namespace, name] for name in load.due}
     end_times = {
@@ -71,31 +68,20 @@ def evaluate(fault: Fault, scenario: Scenario) -> None:
         scenario.notes += [f"{name} has no node: {why}" for name, why in unbound.items()]
         scenario.check("released pods never bound", len(unbound))
     check_creations(scenario)
-    if not scenario.short or fault.group == SOAK_GROUP:
-        scenario.figures["seconds until all VMs ran"] = round(
-            scenario.testbed.vm_load.wait_until_running(), 1
-        )
-        scenario.check("no VM restarts", int(not scenario.testbed.vm_load.restarts))
-    scenario.check("sticky VMs on a wrong node", len(scenario.testbed.vm_load.misplaced()))
-    scenario.check(
-        "VM pods without a required node", len(scenario.testbed.vm_load.without_required_node())
-    )
-    scenario.figures |= {
-        "pods": load.created,
-        "delayed": len(load.due),
-        "VM restarts": scenario.testbed.vm_load.restarts,
-    }
+    if not scenario.short or fault.name == SOAK:
+        vm_load.wait_until_running()
+        scenario.check("no VM restarts", int(not vm_load.restarts))
+    scenario.check("sticky VMs on a wrong node", len(vm_load.misplaced()))
+    scenario.check("VM pods without a required node", len(vm_load.without_required_node()))
+    scenario.figures.update(pods=load.created, delayed=len(load.due))
+    scenario.figures["VM restarts"] = vm_load.restarts
 
 
 def _wait_for_releases(scenario: Scenario) -> list[str]:
     """Return the pods of the load whose release is not in the audit log in time."""
     audit, load, lost_spans = scenario.testbed.audit, scenario.load, _possibly_lost(scenario)
-    began = time.monotonic()
     scenario.eventually(
         lambda: not find_unreleased(audit, load.namespace, load.due, lost_spans), AUDIT_LOG_DELAY
-    )
-    scenario.figures["seconds until the audit log had all releases"] = round(
-        time.monotonic() - began, 3
     )
     return find_unreleased(audit, load.namespace, load.due, lost_spans)
 
@@ -162,7 +148,6 @@ def check_creations(scenario: Scenario) -> None:
     scenario.check(
         "missing share of the load", share, scenario.long_or_short(MAX_MISSING, SHORT_MAX_MISSING)
     )
-    scenario.figures |= {"rejected": len(rejections), "failed": len(other_failures)}
 
 
 def missing(

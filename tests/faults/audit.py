@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.namespace import seconds
+from tests.support.background import in_background
 
 PodKey = tuple[str, str]
 """A pod's namespace and name."""
@@ -34,8 +35,6 @@ POLICY = {
     ],
 }
 """The audit policy: the requests that are read here, and the webhooks that mutated a pod."""
-KWOK_USER = "kwok"
-_OK = 200
 
 
 class Write(NamedTuple):
@@ -54,7 +53,7 @@ class Write(NamedTuple):
 
     @property
     def succeeded(self) -> bool:
-        return self.status == _OK
+        return self.status == 200
 
 
 @dataclass
@@ -81,19 +80,15 @@ class Audit:
 
         Call `read` for the latest lines.
         """
-        stop = threading.Event()
 
-        def follow() -> None:
+        def follow(stop: threading.Event) -> None:
             while not stop.wait(READ_SECONDS):
                 self.read()
 
-        thread = threading.Thread(target=follow)
-        thread.start()
         try:
-            yield
+            with in_background(follow):
+                yield
         finally:
-            stop.set()
-            thread.join()
             self._close()
 
     def read(self) -> None:
@@ -107,7 +102,7 @@ class Audit:
             try:
                 if self._file is None:
                     self._file = self.path.open("rb")
-                done = self.path.stat().st_ino == self._inode()
+                done = self.path.stat().st_ino == os.fstat(self._file.fileno()).st_ino
             except FileNotFoundError:
                 done = True  # during rotation: the next call reads the new file
             if self._file is None:
@@ -122,10 +117,6 @@ class Audit:
         if self._file is not None:
             self._file.close()
         self._file, self._partial = None, b""
-
-    def _inode(self) -> int:
-        assert self._file is not None
-        return os.fstat(self._file.fileno()).st_ino
 
     def _parse(self, line: bytes) -> None:
         patch, binding = b'"verb":"patch"' in line, b'"subresource":"binding"' in line
@@ -144,5 +135,5 @@ class Audit:
             self.releases[key].append(write)
         elif binding and status < 300:
             self.bindings.setdefault(key, write.at)
-        elif user == KWOK_USER and status < 300:
+        elif user == "kwok" and status < 300:
             self.ready.setdefault(key, write.at)

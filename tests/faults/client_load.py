@@ -11,10 +11,10 @@ import json
 import ssl
 import sys
 import time
-from collections.abc import Awaitable, Callable, Iterable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import chain, cycle, repeat
+from itertools import chain, cycle
 
 from tests.support.builders import make_pod, make_review
 
@@ -22,6 +22,7 @@ Streams = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 Behaviour = Callable[[Streams], Awaitable[None]]
 HALF_HELLO = b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03"
 HEAD = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+HALF_REQUEST = HEAD + b"Content-Length: 1000\r\n\r\n"
 LOCAL_ERRORS = {errno.EMFILE, errno.ENFILE, errno.ENOBUFS, errno.ENOMEM, errno.EADDRNOTAVAIL}
 """Errors on the clients' side, which the server did not cause."""
 PAUSE = 0.05
@@ -76,55 +77,35 @@ class Counters:
 counters = Counters()
 
 
-async def stay_silent(streams: Streams) -> None:
-    await streams[0].read()
+def send(content: bytes) -> Behaviour:
+    """Return a client that sends this, and then nothing more."""
 
+    async def behave(streams: Streams) -> None:
+        streams[1].write(content)
+        await streams[0].read()
 
-async def send_half_hello(streams: Streams) -> None:
-    streams[1].write(HALF_HELLO)
-    await streams[0].read()
-
-
-async def send_half_header(streams: Streams) -> None:
-    streams[1].write(HEAD + b"Content-Le")
-    await streams[0].read()
-
-
-async def send_half_body(streams: Streams) -> None:
-    streams[1].write(HEAD + b"Content-Length: 1000\r\n\r\n{")
-    await streams[0].read()
+    return behave
 
 
 async def disconnect(_streams: Streams) -> None:
     """Disconnect at once."""
 
 
-async def drip(streams: Streams, content: Iterable[int]) -> None:
-    """Send one byte a second until the server closes the connection."""
-    for byte in content:
-        streams[1].write(bytes([byte]))
-        await streams[1].drain()
-        with suppress(TimeoutError):
-            async with asyncio.timeout(1.0):  # wait_for may swallow a cancellation
-                await streams[0].read(1)
-        if streams[0].at_eof():
-            return
+def drip(start: bytes, repeated: bytes, *, at_once: bytes = b"") -> Behaviour:
+    """Return a client that sends `at_once`, then a byte a second until the server disconnects."""
 
+    async def behave(streams: Streams) -> None:
+        streams[1].write(at_once)
+        for byte in chain(start, cycle(repeated)):
+            streams[1].write(bytes([byte]))
+            await streams[1].drain()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(1.0):  # wait_for may swallow a cancellation
+                    await streams[0].read(1)
+            if streams[0].at_eof():
+                return
 
-async def drip_hello(streams: Streams) -> None:
-    """Send the first bytes of a handshake, then zeros, one byte a second."""
-    await drip(streams, chain(HALF_HELLO, repeat(0)))
-
-
-async def drip_header(streams: Streams) -> None:
-    """Send a request head that does not end, one byte a second."""
-    await drip(streams, chain(HEAD, cycle(b"X-More: a\r\n")))
-
-
-async def drip_body(streams: Streams) -> None:
-    """Send a request body, one byte a second."""
-    streams[1].write(HEAD + b"Content-Length: 1000\r\n\r\n")
-    await drip(streams, repeat(0x20))
+    return behave
 
 
 def review() -> bytes:
@@ -148,14 +129,14 @@ async def send_reviews(streams: Streams) -> None:
 
 
 KINDS: dict[str, tuple[Behaviour, bool]] = {
-    "silent": (stay_silent, False),
-    "half-hello": (send_half_hello, False),
-    "half-header": (send_half_header, True),
-    "half-body": (send_half_body, True),
+    "silent": (send(b""), False),
+    "half-hello": (send(HALF_HELLO), False),
+    "half-header": (send(HEAD + b"Content-Le"), True),
+    "half-body": (send(HALF_REQUEST + b"{"), True),
     "disconnect": (disconnect, False),
-    "drip-hello": (drip_hello, False),
-    "drip-header": (drip_header, True),
-    "drip-body": (drip_body, True),
+    "drip-hello": (drip(HALF_HELLO, b"\0"), False),
+    "drip-header": (drip(HEAD, b"X-More: a\r\n"), True),
+    "drip-body": (drip(b"", b" ", at_once=HALF_REQUEST), True),
     "reviews": (send_reviews, True),
 }
 """The behaviour of each kind of client, and whether it uses TLS."""

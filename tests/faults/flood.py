@@ -21,6 +21,7 @@ from collections import deque
 from dataclasses import asdict, dataclass
 
 from tests.faults.client_load import review
+from tests.support.background import in_background
 
 RECORD = 16 * 1024
 """Bytes of a TLS record: a socket accepts a record completely, or wants it again."""
@@ -50,8 +51,6 @@ class Account:
     """Connections with a complete TLS handshake."""
     full: int = 0
     """Connections that were closed because they accepted no more data."""
-    ended: int = 0
-    """Connections that the server closed, or that could not be opened."""
     seconds: float = 0.0
 
 
@@ -100,7 +99,8 @@ class Flood:
             sent += self._offer(due)
             if not ready and self.account.connections >= self.count:
                 print("ready", flush=True)
-                self._count_all()
+                for client in self.clients:
+                    self._count(client)
                 self.account, ready = Account(), True
                 began, sent = time.monotonic(), 0
         self.account.seconds = time.monotonic() - began
@@ -131,7 +131,6 @@ class Flood:
             if events & selectors.EVENT_WRITE:
                 self._mark_ready(client)
         except (OSError, EOFError):
-            self.account.ended += 1
             self._end(client)
 
     def _shake_hands(self, client: Client) -> None:
@@ -180,7 +179,6 @@ class Flood:
             self.selector.modify(client.socket, events, client)
             return False
         except OSError:
-            self.account.ended += 1
             self._end(client)
             return False
         client.sent += self.per_piece
@@ -192,11 +190,6 @@ class Flood:
         self.clients.discard(client)
         client.socket.close()
 
-    def _count_all(self) -> None:
-        """Count the requests on all open connections."""
-        for client in self.clients:
-            self._count(client)
-
     def _count(self, client: Client) -> None:
         unacknowledged = min(client.sent, client.unacknowledged(len(self.request)))
         self.account.offered += client.sent - unacknowledged
@@ -206,12 +199,9 @@ class Flood:
 def main(address: str, order: str) -> None:
     """Flood until standard input ends."""
     count, _, rate = order.partition("@")
-    flood, stop = Flood(address, int(count), float(rate)), threading.Event()
-    thread = threading.Thread(target=flood.run, args=(stop,))
-    thread.start()
-    sys.stdin.read()
-    stop.set()
-    thread.join()
+    flood = Flood(address, int(count), float(rate))
+    with in_background(flood.run):
+        sys.stdin.read()
     print(json.dumps(asdict(flood.account)))
 
 

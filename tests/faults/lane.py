@@ -28,33 +28,31 @@ class NoClusterError(LaneError):
 
 
 class Lane:
-    """Runs rows on its own cluster, from `open` to `close`.
+    """Runs rows on its own cluster until `close`. Call `wait_ready` first.
 
     Output of the process is appended to `log`.
     """
 
     def __init__(self, run: Run, log: Path, *, broken: str = "") -> None:
+        command = [sys.executable, "-m", WORKER, "--seed", str(run.seed)]
+        command += ["--short"] if run.short else []
+        command += ["--broken", broken] if broken else []
+        log.parent.mkdir(parents=True, exist_ok=True)
         self._log = log
-        self._log_start = 0
-        self._command = [sys.executable, "-m", WORKER, "--seed", str(run.seed)]
-        self._command += ["--short"] if run.short else []
-        self._command += ["--broken", broken] if broken else []
-        self._process: subprocess.Popen[str] | None = None
-
-    def open(self) -> None:
-        """Start the process, and wait for its cluster. Raises NoClusterError if none starts."""
-        self._log.parent.mkdir(parents=True, exist_ok=True)
-        with self._log.open("a") as log:
-            self._log_start = log.tell()
+        with log.open("a") as output:
+            self._log_start = output.tell()
             self._process = subprocess.Popen(
-                self._command,
+                command,
                 stdin=subprocess.PIPE,
                 stdout=subprocess.PIPE,
-                stderr=log,
+                stderr=output,
                 text=True,
                 env={**GO_SETTINGS, **os.environ},
                 start_new_session=True,  # it ends on request, not on Ctrl-C
             )
+
+    def wait_ready(self) -> None:
+        """Wait for the cluster. Raises NoClusterError if it does not start."""
         if self._receive() != READY:
             raise NoClusterError(self._with_log("no cluster"))
 
@@ -71,27 +69,24 @@ class Lane:
 
     def abort(self) -> None:
         """Abort the lane; a pending `run` raises LaneError."""
-        if self._process is not None and self._process.stdin is not None:
+        if self._process.stdin is not None:
             with suppress(OSError):
                 self._process.stdin.close()
 
     def close(self) -> None:
         """End the process of the lane, and wait until it has ended."""
-        if (process := self._process) is not None:
-            with suppress(OSError, ValueError):
-                self._send(END)
-            self.abort()
-            process.wait()
-            if process.stdout is not None:
-                process.stdout.close()
+        with suppress(OSError, ValueError):
+            self._send(END)
+        self.abort()
+        self._process.wait()
+        if self._process.stdout is not None:
+            self._process.stdout.close()
 
     def _send(self, text: str) -> None:
-        assert self._process is not None
         assert self._process.stdin is not None
         print(text, file=self._process.stdin, flush=True)
 
     def _receive(self) -> str:
-        assert self._process is not None
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
 

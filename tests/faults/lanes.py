@@ -78,8 +78,8 @@ class Driver(threading.Thread):
             except LaneError as exc:
                 if isinstance(exc, NoClusterError) and not self._run.broken:
                     raise
-                durations = {"until the lane ended": round(time.time() - began, 1)}
-                result = Result(fault, {}, {}, str(exc), began=began, durations=durations)
+                seconds = time.time() - began
+                result = Result(fault, {}, {}, str(exc), began=began, seconds=seconds)
                 self._close()
             self._outcomes.put(result)
             if self._run.broken:
@@ -89,7 +89,7 @@ class Driver(threading.Thread):
         if self._lane is None:
             log = BUILD / f"lane-{self._number}.log"
             self._lane = Lane(self._run, log, broken=fault.broken if self._run.broken else "")
-            self._lane.open()
+            self._lane.wait_ready()
         return self._lane
 
     def _close(self) -> None:

@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from typing import NamedTuple
 
 import msgspec
@@ -15,12 +16,14 @@ from controlplane.launcher import ControlPlane
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube.client import Cluster
 from tests.e2e.namespace import Object, created, gates, pod
+from tests.support.background import in_background
 
 RATE = 20.0
 """Creations a second."""
 GATE = "holdfast.dev/delay"
 ROLE = "kubernetes.io/role"
 """The node label that placed pods require."""
+REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 DELAY = (1.0, 12.0)
 """Least and most seconds by which pods are delayed."""
 SHORT_DELAY = (1.0, 6.0)
@@ -118,21 +121,15 @@ class Load:
     @contextmanager
     def running(self) -> Iterator[None]:
         """Create pods until the block ends; then no creation is in flight."""
-        stop, began = threading.Event(), time.time()
-        with closing(Cluster.connect(self.plane.kubeconfig)) as cluster:
-            threads = [
-                threading.Thread(target=run, args=(cluster, stop))
-                for run in (self._drive, self._sweep)
-            ]
-            for thread in threads:
-                thread.start()
+        began = time.time()
+        with (
+            closing(Cluster.connect(self.plane.kubeconfig)) as cluster,
+            in_background(partial(self._drive, cluster), partial(self._sweep, cluster)),
+        ):
             try:
                 yield
             finally:
                 self.period = began, time.time()
-                stop.set()
-                for thread in threads:
-                    thread.join()
 
     @contextmanager
     def without_annotations(self) -> Iterator[None]:
@@ -216,7 +213,8 @@ class Load:
             self.due[load_pod.name] = created(stored) + load_pod.delay
             if not own_gates:
                 self.ungated.append(load_pod.name)
-        if len(own_gates) > int(bool(load_pod.delay)) or terms(stored) != int(load_pod.placed):
+        requirements = sum(count_requirements(stored))
+        if len(own_gates) > int(bool(load_pod.delay)) or requirements != int(load_pod.placed):
             self.malformed.append(load_pod.name)
 
     def _drive(self, cluster: Cluster, stop: threading.Event) -> None:
@@ -238,14 +236,15 @@ class Load:
                 cluster.request("DELETE", path, query=query)
 
 
-def terms(manifest: Object) -> int:
-    """Count the requirements of the node label ROLE in a pod's node affinity."""
+def terms(manifest: Object) -> list[Object]:
+    """Return the required terms of a pod's node affinity."""
     affinity = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
-    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution", {})
-    expressions = [
-        expression
-        for term in required.get("nodeSelectorTerms", ())
-        for expression in term.get("matchExpressions", ())
-        if expression["key"] == ROLE
+    return list(affinity.get(REQUIRED, {}).get("nodeSelectorTerms", ()))
+
+
+def count_requirements(manifest: Object) -> list[int]:
+    """Return how often each of a pod's terms requires the node label ROLE."""
+    return [
+        sum(expression["key"] == ROLE for expression in term.get("matchExpressions", ()))
+        for term in terms(manifest)
     ]
-    return len(expressions)

@@ -13,7 +13,7 @@ import threading
 import time
 from collections import Counter
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Self
 from urllib.parse import parse_qs, urlsplit
@@ -52,15 +52,12 @@ class Conditions:
     """Watches expire with 410: by status and by event, in turn."""
 
 
-HEALTHY = Conditions()
-
-
 @dataclass
 class Proxy:
     """The proxy; a context manager that serves inside its block."""
 
     plane: ControlPlane
-    conditions: Conditions = HEALTHY
+    conditions: Conditions = Conditions()
     injected: Counter[int] = field(default_factory=Counter)
     """How often the proxy itself has sent each status."""
     early_retries: int = 0
@@ -95,7 +92,7 @@ class Proxy:
 
     def turn(self, **change: Any) -> None:
         """Set the conditions; those that are not named become healthy."""
-        self.conditions = replace(HEALTHY, **change)
+        self.conditions = Conditions(**change)
         if self.conditions.unreachable:
             self.cut()
 

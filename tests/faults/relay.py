@@ -3,7 +3,6 @@
 import socket
 import socketserver
 import threading
-import time
 from contextlib import suppress
 from typing import Self
 
@@ -13,11 +12,11 @@ _BYTES = 1 << 16
 
 
 class Relay:
-    """Relays connections; a context manager. `delay` is the delay of each response, in seconds."""
+    """Relays connections; a context manager."""
 
-    def __init__(self, target: tuple[str, int], *, delay: float = 0.0) -> None:
+    def __init__(self, target: tuple[str, int]) -> None:
         self._server = _Server((endpoint_address(), 0), _Handler)
-        self._server.target, self._server.delay = target, delay
+        self._server.target = target
         self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
 
     def __enter__(self) -> Self:
@@ -39,7 +38,6 @@ class _Server(socketserver.ThreadingTCPServer):
     block_on_close = False
     request_queue_size = 128
     target: tuple[str, int]
-    delay: float
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log nothing: broken connections are expected."""
@@ -51,18 +49,15 @@ class _Handler(socketserver.BaseRequestHandler):
     def handle(self) -> None:
         with socket.create_connection(self.server.target, timeout=10) as upstream:
             upstream.settimeout(None)
-            responses = threading.Thread(
-                target=_copy, args=(upstream, self.request, self.server.delay), daemon=True
-            )
+            responses = threading.Thread(target=_copy, args=(upstream, self.request), daemon=True)
             responses.start()
-            _copy(self.request, upstream, 0.0)
+            _copy(self.request, upstream)
             responses.join()
 
 
-def _copy(source: socket.socket, target: socket.socket, delay: float) -> None:
+def _copy(source: socket.socket, target: socket.socket) -> None:
     with suppress(OSError):
         while data := source.recv(_BYTES):
-            time.sleep(delay)
             target.sendall(data)
     with suppress(OSError):
         target.shutdown(socket.SHUT_WR)

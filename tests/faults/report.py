@@ -1,15 +1,11 @@
-"""The results of rows, as a table and as JSON."""
+"""The results of rows, as JSON."""
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
 
 from holdfast.webhook.process import write_whole
 from tests.faults.scenario import Check, Fault, Result
@@ -32,24 +28,6 @@ class Run:
         return BUILD / f"{self.seed}{form}.json"
 
 
-def show(results: Sequence[Result], *, seed: int, console: Console) -> None:
-    table = Table(title=f"faults, seed {seed}", show_lines=True)
-    for name in ("", "fault", "checks", "figures", "verdict"):
-        table.add_column(name, overflow="fold")
-    for result in results:
-        checks = [
-            f"{'' if check.passed else '[bold red]'}{name}: {check.value:g}"
-            f"{f' of {check.limit:g}' if check.limit else ''}{'' if check.passed else '[/]'}"
-            for name, check in result.checks.items()
-        ]
-        figures = [f"{name}: {value:g}" for name, value in result.figures.items()]
-        verdict = "passed" if result.passed else f"[bold red]failed[/] {escape(result.error)}"
-        verdict += f"\nin {result.seconds:.0f} s"
-        group, fault = str(result.fault.group), result.fault.name
-        table.add_row(group, fault, "\n".join(checks), "\n".join(figures), verdict)
-    console.print(table)
-
-
 def write(results: Iterable[Result], run: Run, path: Path) -> None:
     """Write the JSON atomically, so that an interrupted write loses no results."""
     content = [{"fault": result.fault.name, **asdict(run), **to_dict(result)} for result in results]
@@ -61,7 +39,6 @@ def to_dict(result: Result) -> dict[str, Any]:
     return {
         "began": datetime.fromtimestamp(result.began, UTC).isoformat(timespec="seconds"),
         "seconds": round(result.seconds, 1),
-        "durations": result.durations,
         "checks": {
             name: {"value": check.value, "limit": check.limit, "passed": check.passed}
             for name, check in result.checks.items()
@@ -93,5 +70,5 @@ def from_dict(row: Mapping[str, Any], fault: Fault) -> Result:
         row["error"],
         tuple(row["failures"]),
         datetime.fromisoformat(row["began"]).timestamp(),
-        row["durations"],
+        row["seconds"],
     )

@@ -4,12 +4,8 @@ import random
 import time
 from collections import Counter
 from collections.abc import Callable
-from contextlib import closing
-from dataclasses import dataclass, field
 
-import msgspec
-
-from holdfast.webhook.kube.client import Cluster
+from controlplane.launcher import ControlPlane
 from tests.e2e.namespace import Namespace
 from tests.faults.assertions import LOAD_AFTER, evaluate
 from tests.faults.load import DELAY, SHORT_DELAY, Load
@@ -26,55 +22,35 @@ MESSAGE_LENGTH, MAX_MESSAGES = 300, 3
 """How much of failed creations' messages is kept: characters of each, and how many messages."""
 
 
-@dataclass
-class Stopwatch:
-    """Measures how long each part of a row takes."""
-
-    durations: dict[str, float] = field(default_factory=dict)
-    since: float = field(default_factory=time.monotonic)
-
-    def note(self, part: str) -> None:
-        now = time.monotonic()
-        self.durations[part], self.since = round(now - self.since, 1), now
-
-
 def run(fault: Fault, testbed: Testbed, *, seed: int, short: bool) -> Result:
     rng = random.Random(f"{seed} {fault.name}")
-    began, stopwatch = time.time(), Stopwatch()
+    began = time.time()
     _wait_for_cleanup(testbed)
     ns = Namespace.create_new(testbed.plane, f"{fault.name}-{rng.randrange(16**6):06x}")
     load = Load(testbed.plane, ns.namespace, random.Random(rng.random()))
     load.delay = SHORT_DELAY if short else DELAY
     scenario = Scenario(testbed, ns, load, rng, short)
-    stopwatch.note("cleanup of earlier rows")
 
     def inject() -> None:
-        scenario.prepare(fault)
-        stopwatch.note("preparation")
+        fault.prepare(scenario)
         with testbed.vm_load.restarting(random.Random(rng.random())), load.running():
             time.sleep(LOAD_BEFORE)
             scenario.inject(fault)
             end = time.time() + LOAD_AFTER
-            with load.due_within(
-                end, end + load.delay[1] - LOAD_AFTER
-            ):  # not later than earlier pods
+            latest = end + load.delay[1] - LOAD_AFTER  # not later than earlier pods
+            with load.due_within(end, latest):
                 time.sleep(LOAD_AFTER)
 
-    errors = [_attempt(inject)]
-    stopwatch.note("load")
-    errors.append(_attempt(lambda: scenario.verify(fault)))
-    errors.append(_attempt(lambda: evaluate(fault, scenario)))
+    steps = (inject, lambda: fault.verify(scenario), lambda: evaluate(fault, scenario))
+    error = "; ".join(filter(None, map(_attempt, steps)))
     testbed.proxy.turn()
     namespaces = [ns.namespace, *scenario.extra_namespaces]
     testbed.plane.kubectl("delete", "namespace", *namespaces, "--wait=false", check=False)
-    stopwatch.note("checks")
     messages = Counter(failure.message[:MESSAGE_LENGTH] for failure in load.failures)
     frequent = [message for message, _ in messages.most_common(MAX_MESSAGES)]
     texts = (*frequent, *scenario.notes[:MAX_MESSAGES])
-    error = "; ".join(filter(None, errors))
-    return Result(
-        fault, scenario.checks, scenario.figures, error, texts, began, stopwatch.durations
-    )
+    seconds = time.time() - began
+    return Result(fault, scenario.checks, scenario.figures, error, texts, began, seconds)
 
 
 def _attempt(action: Callable[[], None]) -> str:
@@ -89,12 +65,11 @@ def _attempt(action: Callable[[], None]) -> str:
 def _wait_for_cleanup(testbed: Testbed) -> None:
     """Wait until pods of earlier rows are deleted: thousands of them would fill the nodes."""
     end = time.monotonic() + CLEANUP_SECONDS
-    with closing(Cluster.connect(testbed.plane.kubeconfig)) as cluster:
-        while _count_pods(cluster) > MAX_LEFT and time.monotonic() < end:
-            time.sleep(1.0)
+    while _count_pods(testbed.plane) > MAX_LEFT and time.monotonic() < end:
+        time.sleep(1.0)
 
 
-def _count_pods(cluster: Cluster) -> int:
-    response = cluster.request("GET", "/api/v1/pods", query={"limit": 1})
-    pod_list = msgspec.json.decode(response)
+def _count_pods(plane: ControlPlane) -> int:
+    pod_list = plane.api.get("/api/v1/pods?limit=1")
+    assert pod_list is not None
     return len(pod_list["items"]) + int(pod_list["metadata"].get("remainingItemCount", 0))

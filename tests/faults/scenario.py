@@ -4,19 +4,18 @@ from __future__ import annotations
 
 import random
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
 from holdfast.webhook.errors import ClusterError
 from tests.e2e.namespace import Namespace
+from tests.faults.audit import PodKey
 from tests.faults.load import Load
 from tests.faults.testbed import Testbed
 
 BOUND = 60.0
 """Seconds after its due time, or after the fault, at which a held pod counts as stuck."""
-PodKey = tuple[str, str]
-"""A pod's namespace and name."""
 Action = Callable[["Scenario"], None]
 Span = tuple[float, float]
 """Start and end: seconds since 1970."""
@@ -37,11 +36,13 @@ class Check:
         return self.value - self.limit > other.value - other.limit
 
 
+def nothing(_scenario: Scenario) -> None:
+    """Do nothing."""
+
+
 @dataclass(frozen=True)
 class Fault:
     name: str
-    group: int
-    """The number of this row's group; rows are listed by group."""
     inject: Action
     """Causes the fault, and undoes whatever does not recover without help."""
     broken: str
@@ -56,9 +57,9 @@ class Fault:
     """Whether nothing can be released during the fault; otherwise pods are released on time."""
     tested: bool = False
     """Whether `make test-slow` runs its short form."""
-    prepare: Action | None = None
+    prepare: Action = nothing
     """Creates what `inject` needs, before the load starts."""
-    verify: Action | None = None
+    verify: Action = nothing
     """Checks what was created, after the load has ended."""
     minutes: float = 1.5
     """About how long its long form takes: the longest rows start first."""
@@ -70,17 +71,13 @@ class Fault:
 
 
 class Table(list[Fault]):
-    """The rows of one module, which all belong to one group."""
-
-    def __init__(self, group: int) -> None:
-        super().__init__()
-        self._group = group
+    """The rows of one module."""
 
     def row(self, name: str, **fields: Any) -> Callable[[Action], Action]:
         """Add a row with these fields of a Fault; the decorated function causes the fault."""
 
         def add(inject: Action) -> Action:
-            self.append(Fault(name, self._group, inject, **fields))
+            self.append(Fault(name, inject, **fields))
             return inject
 
         return add
@@ -135,14 +132,6 @@ class Scenario:
         if previous is None or check.is_worse(previous):
             self.checks[name] = check
 
-    def prepare(self, fault: Fault) -> None:
-        if fault.prepare is not None:
-            fault.prepare(self)
-
-    def verify(self, fault: Fault) -> None:
-        if fault.verify is not None:
-            fault.verify(self)
-
     def inject(self, fault: Fault) -> None:
         self.began = time.time()
         try:
@@ -161,7 +150,7 @@ class Scenario:
         """Inject the fault of another row, in its short form, as a part of this row."""
         inner = Scenario(self.testbed, self.ns, self.load, self.rng, short=True)
         try:
-            inner.prepare(fault)
+            fault.prepare(inner)
             inner.inject(fault)
         finally:
             self.testbed.proxy.turn()
@@ -199,12 +188,8 @@ class Result:
     """Messages of failed creations, the most frequent first, and other notes."""
     began: float = 0.0
     """Seconds since 1970."""
-    durations: Mapping[str, float] = field(default_factory=dict)
-    """Seconds that each part of the row took."""
-
-    @property
-    def seconds(self) -> float:
-        return sum(self.durations.values())
+    seconds: float = 0.0
+    """How long the row took."""
 
     @property
     def caught(self) -> bool:

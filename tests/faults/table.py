@@ -1,10 +1,8 @@
-"""All rows, sorted by group."""
+"""All rows."""
 
 from collections.abc import Sequence
 
 from tests.faults.rows import holds, scale, soak
 from tests.faults.scenario import Fault
 
-FAULTS: Sequence[Fault] = sorted(
-    [*soak.CHOICE, *scale.FAULTS, *soak.FAULTS, *holds.FAULTS], key=lambda fault: fault.group
-)
+FAULTS: Sequence[Fault] = [*soak.CHOICE, *scale.FAULTS, *soak.FAULTS, *holds.FAULTS]

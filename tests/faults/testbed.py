@@ -13,6 +13,7 @@ import urllib.request
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 
 import psutil
@@ -34,6 +35,7 @@ from tests.faults.load import ROLE
 from tests.faults.proxy import Proxy
 from tests.faults.relay import Relay
 from tests.faults.vm_load import VmLoad
+from tests.support.background import in_background
 
 BROKEN = "tests.faults.broken"
 REPLICAS = CONTROLLERS = 2
@@ -79,13 +81,9 @@ class Testbed:
 
     def leader(self) -> Command:
         """Wait for a controller that is the leader by its own metrics, and return it."""
-
-        def find() -> Command | None:
-            return next(
-                (controller for controller in self.controllers if is_leader(controller)), None
-            )
-
-        leader = self.installed.ns.eventually(find)
+        leader = self.installed.ns.eventually(
+            lambda: next(filter(is_leader, self.controllers), None)
+        )
         assert leader is not None
         return leader
 
@@ -213,7 +211,8 @@ def running_testbed(folder: Path, *, broken: str = "") -> Iterator[Testbed]:
         stack.enter_context(audit.followed())
         vm_load = VmLoad(installation.ns, stack)
         testbed = Testbed(plane, installation, proxy, audit, vm_load, configuration)
-        stack.enter_context(_kubelet(testbed))
+        probes = (partial(_probe, testbed, number) for number in range(REPLICAS))
+        stack.enter_context(in_background(*probes, partial(_restart_components, plane)))
         vm_load.create()
         yield testbed
 
@@ -235,23 +234,6 @@ def _virt_api(plane: ControlPlane) -> Iterator[None]:
         plane.kubectl(*options, "delete", "service", name)
         plane.kubectl(*options, "apply", "-f", "-", stdin=yaml.safe_dump_all([service, endpoint]))
         yield
-
-
-@contextmanager
-def _kubelet(testbed: Testbed) -> Iterator[None]:
-    stop = threading.Event()
-    threads = [
-        threading.Thread(target=_probe, args=(testbed, number, stop)) for number in range(REPLICAS)
-    ]
-    threads.append(threading.Thread(target=_restart_components, args=(testbed.plane, stop)))
-    for thread in threads:
-        thread.start()
-    try:
-        yield
-    finally:
-        stop.set()
-        for thread in threads:
-            thread.join()
 
 
 def _probe(testbed: Testbed, number: int, stop: threading.Event) -> None:

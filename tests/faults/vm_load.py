@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 from contextlib import ExitStack, closing, contextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 
 from controlplane.components import KWOK
 from controlplane.errors import ControlPlaneError
@@ -19,6 +20,7 @@ from tests.e2e import vms
 from tests.e2e.fake_kubevirt import create_as_kubevirt, launcher
 from tests.e2e.namespace import Namespace
 from tests.e2e.vm_storm import Seen, Storm, watching
+from tests.support.background import in_background
 
 BY_NAME = ("metadata.name", "In", True)
 """The key, operator and `is_field` of a requirement that names nodes."""
@@ -87,14 +89,8 @@ class VmLoad:
     def restarting(self, rng: random.Random) -> Iterator[None]:
         """Start a row, and restart VMs one after another until the block ends."""
         self._reset()
-        stop = threading.Event()
-        thread = threading.Thread(target=self._restart, args=(rng, stop))
-        thread.start()
-        try:
+        with in_background(partial(self._restart, rng)):
             yield
-        finally:
-            stop.set()
-            thread.join()
 
     @contextmanager
     def blocked_by_quota(self) -> Iterator[None]:
@@ -106,10 +102,9 @@ class VmLoad:
         finally:
             self._ns.kubectl("delete", "quota", "none")
 
-    def wait_until_running(self) -> float:
-        """Wait until each VM runs in one pod, and return how many seconds that took."""
-        began, recheck = time.monotonic(), RECHECK_SECONDS
-        end = began + RUNNING_AGAIN
+    def wait_until_running(self) -> None:
+        """Wait until each VM runs in one pod."""
+        end, recheck = time.monotonic() + RUNNING_AGAIN, RECHECK_SECONDS
         while not self._all_run_within(min(recheck, end - time.monotonic())):
             recheck *= 2
             if time.monotonic() >= end:
@@ -119,7 +114,6 @@ class VmLoad:
                 process = self._ns.plane.process(name)
                 if process.running:
                     process.kill()
-        return time.monotonic() - began
 
     def misplaced(self) -> list[str]:
         """Return the VMs that were bound to another node than their first since the row started."""

@@ -30,9 +30,8 @@ def main() -> None:
     options = _parse_arguments()
     results = os.fdopen(os.dup(sys.stdout.fileno()), "w", buffering=1)
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # other output must not mix with results
-    signal.signal(
-        signal.SIGINT, signal.default_int_handler
-    )  # a process started by nohup has no handler
+    # a process started by nohup has no handler
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     names: SimpleQueue[str] = SimpleQueue()
     threading.Thread(target=_listen, args=(names,), daemon=True).start()
     faults_by_name = {fault.name: fault for fault in FAULTS}

@@ -17,7 +17,7 @@ from controlplane.launcher import ControlPlane
 from docs import transcript
 from tests.e2e.certificate_secrets import shown
 from tests.e2e.kubectl_user import rights_in
-from tests.e2e.namespace import Namespace
+from tests.e2e.namespace import Namespace, created, gates
 
 MANIFESTS = Path(__file__).resolve().parents[2] / "manifests"
 NAMESPACE = "holdfast-system"
@@ -54,8 +54,7 @@ class Installation:
         Calls do not arrive until kube-proxy has the endpoints and the API server has noticed the
         registration.
         """
-        for name in ("holdfast-webhook", "holdfast-controller"):
-            self.rolled_out(name)
+        await_rollouts(self.plane)
         for kind, name in _FIRST.items():
             self.plane.kubectl(
                 *("wait", f"--for=jsonpath={{.webhooks[0].name}}={name}"),
@@ -69,28 +68,21 @@ class Installation:
         """Wait until all replicas of a Deployment run its newest template."""
         self.kubectl("rollout", "status", f"deployment/{name}", f"--timeout={_PATIENCE}")
 
-    def version(self, tag: str) -> Path:
-        """Write a kustomization that sets the version, and return its folder."""
-        return self._kustomization(f"version-{tag}", images=[{"name": "holdfast", "newTag": tag}])
-
     def with_components(self, *names: str, configuration: str | None = None) -> Path:
         """Write a kustomization with components and an optional configuration."""
         content: dict[str, Any] = {
             "components": [os.path.relpath(MANIFESTS / name, self.folder / "x") for name in names]
         }
         if configuration is None:
-            return self._kustomization("-".join(names), **content)
+            return self.kustomization("-".join(names), **content)
         generator = {"name": "holdfast-config", "namespace": NAMESPACE, "behavior": "replace"}
         content["configMapGenerator"] = [generator | {"files": ["holdfast.yaml"]}]
-        folder = self._kustomization("-".join([*names, "own"]), **content)
+        folder = self.kustomization("-".join([*names, "own"]), **content)
         (folder / "holdfast.yaml").write_text(configuration)
         return folder
 
-    def patched(self, name: str, patches: Sequence[Object]) -> Path:
-        """Write a kustomization that patches the shipped manifests, and return its folder."""
-        return self._kustomization(name, patches=patches)
-
-    def _kustomization(self, name: str, **content: Any) -> Path:
+    def kustomization(self, name: str, **content: Any) -> Path:
+        """Write a kustomization that changes the shipped manifests, and return its folder."""
         folder = self.folder / name
         folder.mkdir(exist_ok=True)
         content["resources"] = [os.path.relpath(MANIFESTS, folder)]
@@ -148,6 +140,24 @@ def running(plane: ControlPlane, *arguments: str) -> Iterator[None]:
         process.wait()
 
 
+def await_rollouts(plane: ControlPlane, namespace: str = NAMESPACE) -> None:
+    """Wait until all replicas of both Deployments run their newest template."""
+    for name in ("holdfast-webhook", "holdfast-controller"):
+        options = ("--namespace", namespace, f"deployment/{name}", f"--timeout={_PATIENCE}")
+        plane.kubectl("rollout", "status", *options, timeout=200)
+
+
+def check_released_on_time(ns: Namespace, pods: Sequence[Object]) -> None:
+    """Check that all of these pods, which have a delay of 15 s, were released when due."""
+    release_times = ns.releases()
+    early_pods = [
+        manifest
+        for manifest in pods
+        if release_times[manifest["metadata"]["name"]] < created(manifest) + 15
+    ]
+    assert (early_pods, [gates(pod) for pod in ns.all("pods")]) == ([], [[]] * len(pods))
+
+
 def variables(deployment: Object) -> dict[str, str]:
     (container,) = deployment["spec"]["template"]["spec"]["containers"]
     return {variable["name"]: variable["value"] for variable in container.get("env") or ()}
@@ -183,14 +193,8 @@ def reload_failures(address: str) -> float:
 
 def holdfast(plane: ControlPlane, *arguments: str) -> str:
     """Run a `holdfast` command, check that it succeeds, and return its output."""
-    command = [
-        sys.executable,
-        "-m",
-        "holdfast.webhook",
-        *arguments,
-        "--kubeconfig",
-        str(plane.kubeconfig),
-    ]
+    options = ("--kubeconfig", str(plane.kubeconfig))
+    command = [sys.executable, "-m", "holdfast.webhook", *arguments, *options]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stdout + process.stderr
     return process.stdout

@@ -6,15 +6,17 @@ import shlex
 import time
 import urllib.request
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from controlplane import node_plan
-from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from docs import transcript
 from tests.e2e.certificate_secrets import LEAF, corrupt, leaf, mismatch, secret, usable
+from tests.e2e.kubectl_user import refusal
+from tests.e2e.manifests import built
 from tests.e2e.namespace import UNCALLED, Namespace, Object, created, gates, pod
 from tests.e2e.steady_load import creating
 from tests.node.installation import (
@@ -23,6 +25,7 @@ from tests.node.installation import (
     TAGS,
     Installation,
     all_objects,
+    check_released_on_time,
     holdfast,
     kill,
     processes,
@@ -60,15 +63,6 @@ def documented_commands(page: str) -> list[str]:
     return re.findall(r"`(kubectl -n [^`]+|kubectl get [^`]+)`", (DOCS / page).read_text())
 
 
-def rejection(ns: Namespace) -> str:
-    """Return why a pod with a delay is rejected; empty if it is admitted."""
-    try:
-        ns.apply(pod("delayed", DELAYED), dry_run=True)
-    except ControlPlaneError as exc:
-        return str(exc)
-    return ""
-
-
 def fetch(url: str) -> str:
     """Return a page; empty if it is not served."""
     try:
@@ -86,11 +80,6 @@ def await_repair(ns: Namespace, installation: Installation) -> None:
 
 
 @pytest.mark.timeout(900)  # the first test also sets up the node, the images and Holdfast
-def test_pods_are_held(ns: Namespace) -> None:
-    pods = ns.create_pods(pod(f"p-{n}", DELAYED) for n in range(200))
-    assert [gates(manifest) for manifest in pods] == [["holdfast.dev/delay"]] * 200
-
-
 def test_pod_is_released_and_runs_on_the_node(ns: Namespace) -> None:
     container = {"name": "main", "image": node_plan.PAUSE_IMAGE, "imagePullPolicy": "Never"}
     held_pod = ns.create(pod("real", {"delay": "3"}, containers=[container]))
@@ -160,7 +149,7 @@ def test_rights_on_vms_match_the_reference(
     process: str, ns: Namespace, installation: Installation
 ) -> None:
     file, account = str(MANIFESTS / "kubevirt" / f"{process}.yaml"), f"holdfast-{process}"
-    expected = expected_rights(f"{account}-kubevirt")
+    expected = sorted([*expected_rights(account), *expected_rights(f"{account}-kubevirt")])
     installation.kubectl("apply", "-f", file)
     try:
         ns.eventually(lambda: installation.rights(account) == expected)
@@ -258,13 +247,14 @@ def test_corrupt_pair_is_replaced_while_the_last_good_one_is_served(
 def test_upgrade_causes_no_errors(ns: Namespace, installation: Installation) -> None:
     held_pods = ns.create_pods([pod("held-before", {"delay": "20"})])
     with creating(ns) as load:
-        installation.apply(installation.version(TAGS[1]))
+        images = [{"name": "holdfast", "newTag": TAGS[1]}]
+        installation.apply(installation.kustomization("newer", images=images))
         installation.ready()
     assert (load.failures, load.ungated) == ([], [])
-    images = {
-        manifest["spec"]["containers"][0]["image"] for manifest in installation.pods("webhook")
+    pods = installation.pods("webhook")
+    assert {manifest["spec"]["containers"][0]["image"] for manifest in pods} == {
+        f"holdfast:{TAGS[1]}"
     }
-    assert images == {f"holdfast:{TAGS[1]}"}
     released_at = ns.eventually(lambda: ns.releases().get("held-before", 0.0))
     assert released_at >= created(held_pods[0]) + 20
 
@@ -283,9 +273,8 @@ def test_patches_for_control_planes_that_cannot_reach_pods(
         "target": {"kind": "Deployment", "name": "holdfast-webhook"},
         "patch": "- {op: replace, path: /spec/replicas, value: 1}",
     }
-    installation.apply(
-        installation.patched(mark, [*yaml.safe_load(patch)["patches"], single_replica])
-    )
+    patches = [*yaml.safe_load(patch)["patches"], single_replica]
+    installation.apply(installation.kustomization(mark, patches=patches))
     installation.rolled_out("holdfast-webhook")
     ns.eventually(ns.holds_pods)
     (webhook,) = installation.pods("webhook")
@@ -307,14 +296,18 @@ def test_client_ca_rejects_clients_without_a_certificate(
     installation.kubectl("create", "configmap", "holdfast-client-ca", f"--from-file=ca.crt={file}")
     installation.apply(installation.with_components("client-ca", configuration=OWN_KEY))
     installation.rolled_out("holdfast-webhook")  # its probes have no certificate either
-    ns.eventually(lambda: UNCALLED in rejection(ns))
+
+    def is_uncalled() -> bool:
+        return UNCALLED in refusal(ns.apply, pod("delayed", DELAYED), dry_run=True)
+
+    ns.eventually(is_uncalled)
 
     def registered() -> bool:  # once every replica has reported the new configuration
         output = plane.kubectl("get", "mutatingwebhookconfiguration", "holdfast", "-o", "yaml")
         return "example.com/wait" in output
 
     ns.eventually(registered)
-    assert UNCALLED in rejection(ns)
+    assert is_uncalled()
     installation.apply()
     installation.rolled_out("holdfast-webhook")
     ns.eventually(ns.holds_pods)
@@ -326,27 +319,15 @@ def test_status_page_is_reachable_through_a_port_forward(
     page = (DOCS / "how-to" / "inspect-and-release.md").read_text()
     (patch,) = (text for _, text in transcript.blocks(page) if text.startswith("patches:"))
     (command,) = (step for step in transcript.steps(page) if "port-forward" in step.command)
-    installation.apply(installation.patched("status", yaml.safe_load(patch)["patches"]))
+    installation.apply(installation.kustomization("status", **yaml.safe_load(patch)))
     installation.rolled_out("holdfast-controller")
     with running(plane, *shlex.split(command.command)[1:]):
         ns.eventually(lambda: "<title>Holdfast" in fetch("http://localhost:8082/"))
 
 
-def test_without_replicas_only_pods_with_our_keys_are_rejected(
-    ns: Namespace, installation: Installation
-) -> None:
-    installation.scale("holdfast-webhook", 0)
-    assert gates(ns.create(pod("unconcerned"))) == []
-    assert UNCALLED in ns.refusal(pod("delayed", DELAYED))
-    installation.scale("holdfast-webhook", 2)
-    # kube-proxy follows a moment after the rollout; until then pods are rejected, never admitted
-    assert gates(ns.create_when_called(pod("delayed", DELAYED))) == ["holdfast.dev/delay"]
-
-
 @pytest.mark.parametrize(
     "components",
     [
-        pytest.param(["kubevirt"], id="kubevirt"),
         pytest.param(["high-availability", "kubevirt"], id="both"),
         pytest.param(["client-ca"], id="client-ca"),
     ],
@@ -366,10 +347,9 @@ def test_api_server_accepts_the_components(
     ],
 )
 def test_components_for_other_operators_can_be_built(
-    component: str, kinds: set[str], plane: ControlPlane, installation: Installation
+    component: str, kinds: set[str], tmp_path: Path
 ) -> None:
-    built = plane.kubectl("kustomize", str(installation.with_components(component)))
-    objects = [document for document in yaml.safe_load_all(built) if document["kind"] in kinds]
+    objects = [document for document in built(tmp_path, [component]) if document["kind"] in kinds]
     assert {document["kind"] for document in objects} == kinds
     assert {document["metadata"]["namespace"] for document in objects} == {NAMESPACE}
 
@@ -379,45 +359,42 @@ def test_components_use_a_custom_configuration(
     component: str, plane: ControlPlane, installation: Installation
 ) -> None:
     folder = installation.with_components(component, configuration="# mine")
-    built = [*yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))]
-    (config_map,) = [document for document in built if document["kind"] == "ConfigMap"]
+    objects = [*yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))]
+    (config_map,) = [document for document in objects if document["kind"] == "ConfigMap"]
     assert config_map["data"] == {"holdfast.yaml": "# mine"}
     disabled = {"HOLDFAST_DISABLE_PLUGINS": "sticky"} if component != "kubevirt" else {}
-    assert [variables(document) for document in built if document["kind"] == "Deployment"] == [
+    assert [variables(document) for document in objects if document["kind"] == "Deployment"] == [
         disabled
     ] * 2
 
 
-def test_client_ca_moves_probes_and_metrics_to_the_health_port(
-    plane: ControlPlane, installation: Installation
-) -> None:
-    folder = installation.with_components("monitoring", "client-ca")
-    built = {
+def test_client_ca_moves_probes_and_metrics_to_the_health_port(tmp_path: Path) -> None:
+    specs: dict[tuple[str, str], Any] = {
         (document["kind"], document["metadata"]["name"]): document.get("spec")
-        for document in yaml.safe_load_all(plane.kubectl("kustomize", str(folder)))
+        for document in built(tmp_path, ["monitoring", "client-ca"])
     }
-    (webhook,) = built["Deployment", "holdfast-webhook"]["template"]["spec"]["containers"]
-    (controller,) = built["Deployment", "holdfast-controller"]["template"]["spec"]["containers"]
+    (webhook,) = specs["Deployment", "holdfast-webhook"]["template"]["spec"]["containers"]
+    (controller,) = specs["Deployment", "holdfast-controller"]["template"]["spec"]["containers"]
     assert {"name": "health", "containerPort": 8082} in webhook["ports"]
     assert {"--health-port=8082", "--client-ca=/etc/holdfast-client-ca/ca.crt"} < {*webhook["args"]}
     assert "--webhook-health-port=8082" in controller["args"]
     probes = [webhook[f"{name}Probe"]["httpGet"] for name in ("startup", "readiness", "liveness")]
     assert {(probe["port"], probe["scheme"]) for probe in probes} == {("health", "HTTP")}
-    (endpoint,) = built["PodMonitor", "holdfast-webhook"]["podMetricsEndpoints"]
+    (endpoint,) = specs["PodMonitor", "holdfast-webhook"]["podMetricsEndpoints"]
     assert endpoint == {"port": "health", "path": "/metrics"}
-    (inbound,) = built["NetworkPolicy", "holdfast-webhook"]["ingress"]
-    outbound = built["NetworkPolicy", "holdfast-controller"]["egress"][-1]
+    (inbound,) = specs["NetworkPolicy", "holdfast-webhook"]["ingress"]
+    outbound = specs["NetworkPolicy", "holdfast-controller"]["egress"][-1]
     assert [port["port"] for port in inbound["ports"]] == ["https", "health"]
     assert [port["port"] for port in outbound["ports"]] == ["https", "health"]
 
 
-def test_cert_manager_component_keeps_other_annotations(
-    plane: ControlPlane, installation: Installation
+def test_cert_manager_component_adds_an_annotation_and_removes_the_right_to_secrets(
+    tmp_path: Path,
 ) -> None:
-    built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
+    objects = built(tmp_path, ["cert-manager"])
     annotations = [
         document["metadata"]["annotations"]
-        for document in yaml.safe_load_all(built)
+        for document in objects
         if document["kind"].endswith("WebhookConfiguration")
     ]
     assert annotations == 2 * [
@@ -426,13 +403,7 @@ def test_cert_manager_component_keeps_other_annotations(
             "cert-manager.io/inject-ca-from": f"{NAMESPACE}/holdfast-webhook",
         }
     ]
-
-
-def test_cert_manager_component_removes_the_right_to_secrets(
-    plane: ControlPlane, installation: Installation
-) -> None:
-    built = plane.kubectl("kustomize", str(installation.with_components("cert-manager")))
-    rules = [rule for document in yaml.safe_load_all(built) for rule in document.get("rules") or ()]
+    rules = [rule for document in objects for rule in document.get("rules") or ()]
     assert [rule for rule in rules if "secrets" in rule["resources"]] == []
 
 
@@ -448,13 +419,7 @@ def test_uninstall_waits_for_held_pods_and_removes_everything(
 
 def check_uninstalled(ns: Namespace, pods: list[Object], installation: Installation) -> None:
     """Check that these pods were released on time, and that nothing of Holdfast is left."""
-    release_times = ns.releases()
-    early_pods = [
-        manifest
-        for manifest in pods
-        if release_times[manifest["metadata"]["name"]] < created(manifest) + 15
-    ]
-    assert (early_pods, [gates(manifest) for manifest in ns.all("pods")]) == ([], [[]] * 20)
+    check_released_on_time(ns, pods)
     tests = re.findall(r"namespace/(test-\S+)", ns.plane.kubectl("get", "namespaces", "-o", "name"))
     ns.plane.kubectl("delete", "namespace", ns.namespace, *tests, "--ignore-not-found", timeout=300)
     assert all_objects(ns.plane) == installation.before

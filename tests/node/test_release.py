@@ -11,15 +11,21 @@ from pathlib import Path
 import pytest
 
 from controlplane import build, node_plan
-from controlplane.errors import ControlPlaneError
 from controlplane.launcher import ControlPlane
 from controlplane.modules import HELM
 from controlplane.node import Node
 from controlplane.progress import PlainReport
 from release.__main__ import REPOSITORY, Files
+from tests.e2e.kubectl_user import refusal
 from tests.e2e.namespace import Namespace, created, gates, pod
 from tests.e2e.steady_load import creating
-from tests.node.installation import NAMESPACE, TAGS, all_objects, uninstall
+from tests.node.installation import (
+    TAGS,
+    all_objects,
+    await_rollouts,
+    check_released_on_time,
+    uninstall,
+)
 
 ELSEWHERE = "platform"
 _WAIT = ("--wait", "--timeout=180s")
@@ -47,28 +53,11 @@ class Release:
         )
         assert process.returncode == 0, process.stderr
 
-    def rolled_out(self) -> None:
-        """Wait until the newest template runs."""
-        for name in ("holdfast-webhook", "holdfast-controller"):
-            options = ("--namespace", ELSEWHERE, f"deployment/{name}", "--timeout=180s")
-            self._plane.kubectl("rollout", "status", *options, timeout=200)
-
     def image(self) -> str:
         """Return the image of the admission servers."""
         path = "jsonpath={.spec.template.spec.containers[0].image}"
         options = ("--namespace", ELSEWHERE, "deployment/holdfast-webhook")
         return self._plane.kubectl("get", *options, "-o", path)
-
-
-def refusal(plane: ControlPlane) -> str:
-    """Return the error when the controller's account labels a pod; empty if it is allowed."""
-    user = f"system:serviceaccount:{ELSEWHERE}:holdfast-controller"
-    arguments = ("-l", "app.kubernetes.io/component=controller", "x=y", "--dry-run=server")
-    try:
-        plane.kubectl("--as", user, "--namespace", ELSEWHERE, "label", "pods", *arguments)
-    except ControlPlaneError as error:
-        return str(error)
-    return ""
 
 
 @pytest.fixture(scope="module")
@@ -88,9 +77,7 @@ def dist(plane: ControlPlane, node: Node, tmp_path_factory: pytest.TempPathFacto
 def install(plane: ControlPlane, file: Path) -> None:
     """Apply a file, and wait until its Deployments are rolled out."""
     plane.kubectl("apply", "-f", str(file))
-    for name in ("holdfast-webhook", "holdfast-controller"):
-        options = ("--namespace", NAMESPACE, f"deployment/{name}", "--timeout=180s")
-        plane.kubectl("rollout", "status", *options, timeout=200)
+    await_rollouts(plane)
 
 
 @pytest.mark.timeout(900)
@@ -132,17 +119,21 @@ def test_chart_installs_upgrades_rolls_back_and_uninstalls(
     container = {"name": "main", "image": node_plan.PAUSE_IMAGE, "imagePullPolicy": "Never"}
     ns.create(pod("real", {"delay": "3"}, containers=[container]))
     ns.kubectl("wait", "--for=condition=Ready", "pod/real", "--timeout=60s")
-    assert "holdfast-controller may not change metadata.labels" in refusal(plane)
+    user = f"system:serviceaccount:{ELSEWHERE}:holdfast-controller"
+    label = ("label", "pods", "-l", "app.kubernetes.io/component=controller", "x=y")
+    as_controller = ("--as", user, "--namespace", ELSEWHERE, "--dry-run=server")
+    message = refusal(plane.kubectl, *label, *as_controller)
+    assert "holdfast-controller may not change metadata.labels" in message
     options = ("--image=registry.k8s.io/pause:3.10", "--annotations=holdfast.dev/delay=15")
     ns.kubectl("run", "held", *options)  # as the README shows
     assert gates(ns.get("pod", "held")) == ["holdfast.dev/delay"]
 
     with creating(ns) as load:
         release.helm("upgrade", chart, f"--set=image.tag={TAGS[1]}", *_WAIT)
-        release.rolled_out()
+        await_rollouts(plane, ELSEWHERE)
         assert release.image() == f"{REPOSITORY}:{TAGS[1]}"
         release.helm("rollback", "1", *_WAIT)
-        release.rolled_out()
+        await_rollouts(plane, ELSEWHERE)
     assert release.image() == first_image
     assert (load.failures, load.ungated) == ([], [])
     assert load.made > 100
@@ -151,12 +142,6 @@ def test_chart_installs_upgrades_rolls_back_and_uninstalls(
     ns = Namespace.create_new(plane, "chart-uninstall")
     pods = ns.create_pods(pod(f"held-{n}", {"delay": "15"}) for n in range(5))
     release.helm("uninstall", "--timeout=300s")
-    release_times = ns.releases()
-    early_pods = [
-        manifest
-        for manifest in pods
-        if release_times[manifest["metadata"]["name"]] < created(manifest) + 15
-    ]
-    assert (early_pods, [gates(manifest) for manifest in ns.all("pods")]) == ([], [[]] * 5)
+    check_released_on_time(ns, pods)
     plane.kubectl("delete", "namespace", ns.namespace, ELSEWHERE, timeout=200)
     assert all_objects(plane) == objects_before

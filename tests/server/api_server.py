@@ -9,7 +9,6 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any
 
 MAX_DELAY = 0.005
@@ -31,7 +30,7 @@ class ApiServer:
         self.may_end = threading.Event()
         """Until it is set, responses do not end."""
         self.may_end.set()
-        self._chance = random.Random(1)
+        self.chance = random.Random(1)
         self._server = _Server(("127.0.0.1", 0), _handler(self))
         self.address = f"http://127.0.0.1:{self._server.server_address[1]}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,))
@@ -47,18 +46,6 @@ class ApiServer:
             self._server.server_close()
             self._thread.join()
 
-    def write_kubeconfig(self, file: Path) -> None:
-        entries = {
-            "clusters": [{"name": "x", "cluster": {"server": self.address}}],
-            "users": [{"name": "x", "user": {"token": "x"}}],
-            "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-        }
-        kinds = {"apiVersion": "v1", "kind": "Config", "current-context": "x"}
-        file.write_text(json.dumps(kinds | entries))
-
-    def wait(self) -> None:
-        time.sleep(self._chance.uniform(0, MAX_DELAY))
-
 
 def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
     class Handler(BaseHTTPRequestHandler):
@@ -67,7 +54,7 @@ def _handler(server: ApiServer) -> type[BaseHTTPRequestHandler]:
 
         def do_GET(self) -> None:
             server.requested_paths.append(self.path)
-            server.wait()
+            time.sleep(server.chance.uniform(0, MAX_DELAY))
             document = server.objects.get(self.path)
             not_found = {"kind": "Status", "status": "Failure", "reason": "NotFound", "code": 404}
             body = json.dumps(not_found if document is None else document).encode()

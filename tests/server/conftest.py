@@ -7,16 +7,10 @@ from typing import Any
 import pytest
 
 from holdfast.certs import authority
-from tests.server.harness import Pair, Server
+from tests.server.harness import Pair, Server, write_pair
+from tests.server.serving import Serving, serve_holdfast
 
 Serve = Callable[..., Server]
-
-
-def write_pair(folder: Path, name: str, pair: authority.KeyPair) -> Pair:
-    files = Pair(folder / f"{name}.crt", folder / f"{name}.key")
-    files.certfile.write_bytes(pair.certificate)
-    files.keyfile.write_bytes(pair.key)
-    return files
 
 
 @pytest.fixture(scope="session")
@@ -54,3 +48,17 @@ def start(tmp_path: Path, pair: Pair) -> Iterator[Serve]:
 @pytest.fixture
 def serve(start: Serve) -> Serve:
     return lambda **settings: start(**settings).wait_ready()
+
+
+@pytest.fixture(scope="module", params=["json", "text"])
+def serving(
+    request: pytest.FixtureRequest,
+    tmp_path_factory: pytest.TempPathFactory,
+    issued: list[authority.KeyPair],
+) -> Iterator[Serving]:
+    """`holdfast serve` with all log lines, in each format."""
+    folder, log_format = tmp_path_factory.mktemp("serve"), str(request.param)
+    with serve_holdfast(
+        folder, issued[0], "--log-level", "debug", log_format=log_format
+    ) as running:
+        yield running

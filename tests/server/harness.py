@@ -9,12 +9,15 @@ import ssl
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 import psutil
+
+from holdfast.certs.authority import KeyPair
 
 ROOT = Path(__file__).parents[2]
 PATIENCE = 20.0
@@ -34,6 +37,13 @@ SHORT = {
 class Pair:
     certfile: Path
     keyfile: Path
+
+
+def write_pair(folder: Path, name: str, pair: KeyPair) -> Pair:
+    files = Pair(folder / f"{name}.crt", folder / f"{name}.key")
+    files.certfile.write_bytes(pair.certificate)
+    files.keyfile.write_bytes(pair.key)
+    return files
 
 
 @dataclass(frozen=True)
@@ -56,7 +66,46 @@ def wait_until(
         time.sleep(0.02)
 
 
-class Server:
+class HttpsServer:
+    """Connections to a server on this machine. Its certificate is not checked."""
+
+    timeout = PATIENCE
+
+    def __init__(self) -> None:
+        self.tls = ssl._create_unverified_context()
+
+    @property
+    def port(self) -> int:
+        raise NotImplementedError
+
+    def client(self) -> http.client.HTTPSConnection:
+        return http.client.HTTPSConnection(
+            "127.0.0.1", self.port, context=self.tls, timeout=self.timeout
+        )
+
+    @contextmanager
+    def served_clients(self, count: int) -> Iterator[list[http.client.HTTPSConnection]]:
+        """Yield connections that have each had a response."""
+        with ExitStack() as stack:
+            clients = [stack.enter_context(closing(self.client())) for _ in range(count)]
+            for client in clients:
+                assert ask(client, "GET", "/healthz").status == 200
+            yield clients
+
+    def tcp(self) -> socket.socket:
+        client = socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
+        client.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)  # send each piece by itself
+        return client
+
+    def raw(self) -> ssl.SSLSocket:
+        return self.tls.wrap_socket(self.tcp())
+
+    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
+        with closing(self.client()) as client:
+            return ask(client, method, path, body, **options)
+
+
+class Server(HttpsServer):
     """The server as a process, which ends with the context."""
 
     def __init__(
@@ -69,12 +118,10 @@ class Server:
         cwd: Path | None = None,
         **settings: Any,
     ) -> None:
+        super().__init__()
         self.ready_file = folder / "ready"
         self.stopped_file = folder / "stopped"
         self.log_file = folder / "log"
-        self.tls = ssl.create_default_context()
-        self.tls.check_hostname = False
-        self.tls.verify_mode = ssl.CERT_NONE
         orders = {
             "server": {
                 **SHORT,
@@ -139,29 +186,11 @@ class Server:
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(PATIENCE)
 
-    def client(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection(
-            "127.0.0.1", self.port, context=self.tls, timeout=PATIENCE
-        )
-
-    def tcp(self) -> socket.socket:
-        return socket.create_connection(("127.0.0.1", self.port), timeout=PATIENCE)
-
-    def raw(self) -> ssl.SSLSocket:
-        return self.tls.wrap_socket(self.tcp(), suppress_ragged_eofs=True)
-
     def get(self, path: str) -> Answer:
         return self.ask("GET", path)
 
     def review(self, **review: Any) -> Answer:
         return self.ask("POST", "/mutate", json.dumps(review).encode())
-
-    def ask(self, method: str, path: str, body: bytes | None = None) -> Answer:
-        client = self.client()
-        try:
-            return ask(client, method, path, body)
-        finally:
-            client.close()
 
 
 def ask(

@@ -1,18 +1,18 @@
-"""The memory limit of the webhook, and the peak of its processes."""
+"""The memory limits in the manifests, and the peak memory of a process."""
 
 from pathlib import Path
 
 import psutil
 import yaml
 
-MANIFEST = Path(__file__).resolve().parents[2] / "manifests" / "base" / "webhook.yaml"
+BASE = Path(__file__).resolve().parents[2] / "manifests" / "base"
 
 
-def allowed() -> int:
-    """Return the memory limit of the webhook in the manifests, in bytes."""
+def allowed(component: str = "webhook") -> int:
+    """Return the memory limit of a component in the manifests, in bytes."""
     (deployment,) = [
         document
-        for document in yaml.safe_load_all(MANIFEST.read_text())
+        for document in yaml.safe_load_all((BASE / f"{component}.yaml").read_text())
         if document["kind"] == "Deployment"
     ]
     (container,) = deployment["spec"]["template"]["spec"]["containers"]

@@ -1,21 +1,16 @@
 """Run `holdfast serve` as a process, and check that it stays healthy after any request."""
 
-import http.client
 import json
 import re
-import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import psutil
 
 from demo.command import Command
 from holdfast.certs.authority import KeyPair
-from tests.server.conftest import write_pair
-from tests.server.harness import PATIENCE, Answer
-from tests.server.harness import ask as ask_over
+from tests.server.harness import HttpsServer, write_pair
 
 CONFIGURATION = """
 apiVersion: holdfast.dev/v1beta1
@@ -29,33 +24,21 @@ TEXT = re.compile(r"\d{4}-\d\d-\d\d [\d:]{8},\d{3} (DEBUG|INFO|WARNING) holdfast
 LONGEST_LINE = 5_000
 
 
-class Serving:
+class Serving(HttpsServer):
+    timeout = 60.0
+
     def __init__(self, command: Command, log_format: str = "text") -> None:
+        super().__init__()
         self.command = command
         self.log_format = log_format
-        self.port = int(command.address.rpartition(":")[2])
-        self.tls = ssl._create_unverified_context()
         self.worker = self.workers()[0]
+
+    @property
+    def port(self) -> int:
+        return int(self.command.address.rpartition(":")[2])
 
     def workers(self) -> list[psutil.Process]:
         return psutil.Process(self.command.pid).children()
-
-    def client(self) -> http.client.HTTPSConnection:
-        return http.client.HTTPSConnection("127.0.0.1", self.port, context=self.tls, timeout=60)
-
-    def raw(self) -> ssl.SSLSocket:
-        connection = self.client()
-        connection.timeout = PATIENCE
-        connection.connect()
-        assert isinstance(connection.sock, ssl.SSLSocket)
-        return connection.sock
-
-    def ask(self, method: str, path: str, body: Any = None, **options: Any) -> Answer:
-        client = self.client()
-        try:
-            return ask_over(client, method, path, body, **options)
-        finally:
-            client.close()
 
     def log_lines(self) -> list[str]:
         """Return the log lines as the kubelet splits them: only at line feeds."""
@@ -95,7 +78,7 @@ class Serving:
 
 
 @contextmanager
-def serve(
+def serve_holdfast(
     folder: Path,
     pair: KeyPair,
     *more: str,

@@ -9,7 +9,7 @@ from contextlib import ExitStack, contextmanager
 import pytest
 
 from tests.server.conftest import Serve
-from tests.server.harness import PATIENCE, Server, ask
+from tests.server.harness import PATIENCE, Server
 
 CAP, SERVED, BARE, CLIENTS = 100, 78, 300, 40
 """Connections: the cap, those of clients that have been served, those of the burst, and those
@@ -43,14 +43,8 @@ def burst(server: Server, source: str) -> Iterator[None]:
 @pytest.mark.parametrize("source", ["127.0.0.1", "127.0.0.2"], ids=["same", "another"])
 def test_burst_of_bare_connects_resets_no_handshake(serve: Serve, source: str) -> None:
     server = serve(max_connections=CAP, handshake_timeout=PATIENCE, request_deadline=PATIENCE)
-    clients = [server.client() for _ in range(SERVED)]
-    try:
-        for client in clients:
-            assert ask(client, "GET", "/healthz").status == 200
+    with server.served_clients(SERVED):
         with ThreadPoolExecutor(8) as pool, burst(server, source):
             answers = list(pool.map(lambda _: server.get("/healthz").status, range(CLIENTS)))
         assert answers == [200] * CLIENTS
         assert server.open_connections() <= CAP
-    finally:
-        for client in clients:
-            client.close()

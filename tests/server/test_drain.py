@@ -3,7 +3,7 @@ import signal
 import ssl
 import threading
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from contextlib import ExitStack, closing
 
 import pytest
 
@@ -78,10 +78,7 @@ def test_idle_connections_do_not_delay_shutdown(serve: Serve) -> None:
     server = serve()
     worker = server.worker
     with ExitStack() as stack:
-        for _ in range(10):
-            idle = server.client()
-            stack.callback(idle.close)
-            assert ask(idle, "GET", "/healthz").status == 200
+        stack.enter_context(server.served_clients(10))
         for _ in range(10):
             stack.enter_context(server.raw())
             stack.enter_context(server.tcp())
@@ -103,13 +100,10 @@ def test_review_in_flight_is_answered_before_shutdown(serve: Serve) -> None:
     started = threading.Event()
 
     def review() -> tuple[int, str | None]:
-        client = server.client()
-        try:
+        with closing(server.client()) as client:
             client.connect()
             started.set()
             answer = ask(client, "POST", "/mutate", b'{"block": true, "sleep": 1.5}')
-        finally:
-            client.close()
         return answer.status, answer.headers["Connection"]
 
     with ThreadPoolExecutor(1) as pool:

@@ -1,13 +1,12 @@
 """`holdfast serve` frees all memory that a flood of pipelined requests needed."""
 
 import threading
-import time
-from collections.abc import Callable
 from pathlib import Path
 
 from holdfast.certs.authority import KeyPair
 from tests.faults.flood import Flood
-from tests.server.serving import serve
+from tests.server.harness import wait_until
+from tests.server.serving import serve_holdfast
 
 RATE = 200_000.0
 CLIENTS, DISCONNECTS = 20, 60
@@ -22,16 +21,14 @@ PATIENCE = 60.0
 def test_disconnected_pipelining_clients_leak_no_memory(
     tmp_path: Path, issued: list[KeyPair]
 ) -> None:
-    with serve(tmp_path, issued[0]) as serving:
+    with serve_holdfast(tmp_path, issued[0]) as serving:
         sizes = []
         for _ in range(2):
             flood_server(serving.command.address)
-            eventually(
-                lambda: (
-                    not any(
-                        connection.raddr for connection in serving.worker.net_connections("tcp")
-                    )
-                )
+            wait_until(
+                "all connections are closed",
+                lambda: not any(peer.raddr for peer in serving.worker.net_connections("tcp")),
+                PATIENCE,
             )
             sizes.append(serving.worker.memory_info().rss)
         assert sizes[1] - sizes[0] < GROWTH, [size >> 20 for size in sizes]
@@ -44,14 +41,7 @@ def flood_server(address: str) -> None:
     thread = threading.Thread(target=flood.run, args=(stop,))
     thread.start()
     try:
-        eventually(lambda: flood.account.full >= DISCONNECTS)
+        wait_until("clients have disconnected", lambda: flood.account.full >= DISCONNECTS, PATIENCE)
     finally:
         stop.set()
         thread.join()
-
-
-def eventually(condition: Callable[[], bool]) -> None:
-    end = time.monotonic() + PATIENCE
-    while not condition():
-        assert time.monotonic() < end, f"condition not met within {PATIENCE:.0f} s"
-        time.sleep(0.05)

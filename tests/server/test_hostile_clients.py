@@ -5,16 +5,15 @@ import gzip
 import json
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import closing
 from typing import Any
 
 import pytest
 
-from holdfast.certs.authority import KeyPair
 from holdfast.webhook.model.durations import parse_delay
-from holdfast.webhook.server.handler import BODY_LIMIT
 from tests.server.harness import ask as ask_over
-from tests.server.serving import JSON, PATHS, Serving, in_chunks, serve
-from tests.support.builders import make_pod, make_review, padded
+from tests.server.serving import JSON, PATHS, Serving, in_chunks
+from tests.support.builders import make_pod, make_review
 
 FORGED = (
     'x\r\n{"level": "error", "message": "forged"}\r\n2026-01-01 00:00:00,000 ERROR holdfast: forged'
@@ -22,16 +21,6 @@ FORGED = (
 )
 CPU_SECONDS = 2.0
 """Maximum CPU time of one request, however large it is."""
-
-
-@pytest.fixture(scope="module", params=["json", "text"])
-def serving(
-    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory, issued: list[KeyPair]
-) -> Iterator[Serving]:
-    form = str(request.param)
-    folder = tmp_path_factory.mktemp("serve")
-    with serve(folder, issued[0], "--log-level", "debug", log_format=form) as running:
-        yield running
 
 
 @pytest.fixture(autouse=True)
@@ -44,8 +33,8 @@ def review(delay: str, **request: Any) -> bytes:
     return json.dumps(make_review(make_pod({"delay": delay}), **request)).encode()
 
 
-def uid_and_hold(answer: bytes) -> tuple[str, str]:
-    """Return the UID of a response, and the hold that its patch records."""
+def uid_and_delay(answer: bytes) -> tuple[str, int]:
+    """Return the UID of a response, and the delay in milliseconds that its patch records."""
     response = json.loads(answer)["response"]
     operations = json.loads(base64.b64decode(response["patch"]))
     (held,) = (
@@ -53,27 +42,8 @@ def uid_and_hold(answer: bytes) -> tuple[str, str]:
         for operation in operations
         if operation["path"].endswith("/holdfast.dev~1held")
     )
-    return response["uid"], held
-
-
-@pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize("chunked", [False, True], ids=["whole", "chunked"])
-@pytest.mark.parametrize(
-    ("more", "status"), [pytest.param(0, 200, id="7 MiB"), pytest.param(1, 413, id="one byte more")]
-)
-def test_body_size_limit(
-    serving: Serving, path: str, chunked: bool, more: int, status: int
-) -> None:
-    body = padded(BODY_LIMIT + more)
-    assert len(body) == (7 << 20) + more
-    content = in_chunks(body) if chunked else body
-    try:
-        with serving.cpu_time_within(CPU_SECONDS):
-            answer = serving.ask("POST", path, content, headers=JSON, encode_chunked=chunked)
-    except OSError:
-        assert status == 413, "closed during a body within the limit"
-        return  # a reset overtook the response to the oversized body
-    assert answer.status == status
+    assert held.startswith("delay=")
+    return response["uid"], parse_delay(held.removeprefix("delay="))
 
 
 def test_log_lines_name_the_peer_of_a_review(serving: Serving) -> None:
@@ -97,27 +67,14 @@ def test_other_methods_are_rejected(serving: Serving, path: str, method: str) ->
     assert b"AdmissionReview" not in answer.body
 
 
-COMPRESSED = gzip.compress(review("15"))
 BOMB = gzip.compress(b" " * (64 << 20))
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(
-    ("coding", "body"),
-    [
-        pytest.param("gzip", COMPRESSED, id="gzip"),
-        pytest.param("gzip", BOMB, id="decompression bomb"),
-        pytest.param("gzip", b"x", id="not gzip"),
-        pytest.param("deflate, gzip", COMPRESSED, id="two codings"),
-        pytest.param("zstd", b"", id="empty"),
-    ],
-)
-def test_compressed_bodies_are_rejected_without_decompression(
-    serving: Serving, path: str, coding: str, body: bytes
-) -> None:
+def test_decompression_bomb_is_rejected_without_decompression(serving: Serving, path: str) -> None:
     with serving.cpu_time_within(CPU_SECONDS):
-        answer = serving.ask("POST", path, body, headers=JSON | {"Content-Encoding": coding})
+        answer = serving.ask("POST", path, BOMB, headers=JSON | {"Content-Encoding": "gzip"})
 
     assert answer.status == 415
     assert answer.body == b"send an AdmissionReview without Content-Encoding\n"
@@ -155,8 +112,7 @@ def test_responses_contain_no_data_of_other_requests(serving: Serving) -> None:
 
     def run_client(number: int) -> list[str]:
         failures: list[str] = []
-        client = serving.client()
-        try:
+        with closing(serving.client()) as client:
             for turn in range(40):
                 own_uid = f"mine-{number}-{turn}-end"
                 seconds = 1_000 + number * 1_000 + turn
@@ -174,22 +130,13 @@ def test_responses_contain_no_data_of_other_requests(serving: Serving) -> None:
                     answer = ask_over(
                         client, "POST", "/mutate", content, headers=JSON, encode_chunked=kind == 3
                     )
-                    uid, held = uid_and_hold(answer.body)
-                    is_expected = uid == own_uid and _milliseconds(held) == seconds * 1_000
+                    is_expected = uid_and_delay(answer.body) == (own_uid, seconds * 1_000)
                 foreign_content = answer.body.replace(own_uid.encode(), b"")
                 if not is_expected or b"mine-" in foreign_content:
                     failures.append(f"{own_uid}: {answer.status} {answer.body!r}")
-        finally:
-            client.close()
         return failures
 
     with ThreadPoolExecutor(12) as pool:
         assert [
             failure for failures in pool.map(run_client, range(12)) for failure in failures
         ] == []
-
-
-def _milliseconds(held: str) -> int:
-    key, _, delay = held.partition("=")
-    assert key == "delay"
-    return parse_delay(delay)

@@ -13,7 +13,7 @@ import pytest
 from holdfast.certs.authority import KeyPair
 from holdfast.webhook.server.handler import BODY_LIMIT
 from tests.server.memory import allowed, peak
-from tests.server.serving import JSON, PATHS, Serving, in_chunks, serve
+from tests.server.serving import JSON, PATHS, Serving, in_chunks, serve_holdfast
 from tests.support.builders import padded
 from tests.support.expensive import body_of
 
@@ -27,7 +27,7 @@ LISTS = b"[" * BODY_LIMIT
 
 @pytest.fixture
 def serving(tmp_path: Path, issued: list[KeyPair]) -> Iterator[Serving]:
-    with serve(tmp_path, issued[0]) as running:
+    with serve_holdfast(tmp_path, issued[0]) as running:
         yield running
 
 

@@ -40,22 +40,7 @@ BODIES = [
     b"0\r\n\r\n",
     b"0" * 5_000 + b"2\r\n{}\r\n0\r\n\r\n",
 ]
-SEPARATORS = [
-    b"\r",
-    b"\n",
-    b"\r\n",
-    b"\0",
-    b" ",
-    b"\t",
-    b":",
-    b",",
-    b";",
-    b"0",
-    b"x",
-    b"-",
-    b"+",
-    b"\xff",
-]
+SEPARATORS = [b"\r\n", *(bytes([byte]) for byte in b"\r\n\0 \t:,;0x-+\xff")]
 
 
 @st.composite

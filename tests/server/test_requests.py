@@ -1,5 +1,6 @@
 """Requests as API servers send them: split anywhere, and pipelined."""
 
+import re
 import time
 from contextlib import suppress
 
@@ -9,8 +10,13 @@ from tests.server.conftest import Serve
 from tests.server.harness import everything_from
 from tests.server.shapes import HIDDEN, request
 
-REQUEST = request(b"Content-Length: 9", body=b'{"a":[1]}')
-LAST = b"POST /mutate HTTP/1.1\r\nHost: x\r\nContent-Length: 2\r\nConnection: close\r\n\r\n{}"
+
+def review(body: bytes, *fields: bytes) -> bytes:
+    return request(b"Content-Length: %d" % len(body), *fields, body=body)
+
+
+REQUEST = review(b'{"a":[1]}')
+LAST = review(b"{}", b"Connection: close")
 """Closes the connection, so that all responses can be read."""
 
 
@@ -30,37 +36,41 @@ def test_request_is_answered_once_however_it_is_split(serve: Serve, pause: float
             assert statuses(answer) == [b"200"], (position, answer)
 
 
-@pytest.mark.parametrize("cut", [0, 5, len(HIDDEN) - 1, len(HIDDEN), len(HIDDEN) + 5])
-def test_pipelined_requests_are_answered(serve: Serve, cut: int) -> None:
-    server = serve()
-    stream = HIDDEN + HIDDEN + LAST
-    with server.raw() as client:
-        client.sendall(stream[:cut])
-        time.sleep(0.05 if cut else 0.0)
-        client.sendall(stream[cut:])
+def test_pipelined_requests_are_answered_in_order(serve: Serve) -> None:
+    bodies = [b"{}", b'{"a": 1}', b'{"block": true, "sleep": 0.2}', b"{ }"]
+    with serve().raw() as client:
+        client.sendall(b"".join(map(review, bodies)) + review(b'{"last": 1}', b"Connection: close"))
         answers = everything_from(client)
 
-    assert statuses(answers) == [b"200"] * 3, answers
+    assert statuses(answers) == [b"200"] * 5
+    sizes = re.findall(rb'"received": (\d+)', answers)
+    assert [int(size) for size in sizes] == [len(body) for body in (*bodies, b'{"last": 1}')]
     assert answers.count(b"Connection: close") == 1
 
 
-def test_draining_server_closes_the_connection_after_the_response(serve: Serve) -> None:
-    server = serve(drain=5.0)
+def test_content_length_over_the_limit_gets_413_before_the_body(serve: Serve) -> None:
+    server = serve(handler={"body_limit": 100_000})
     with server.raw() as client:
-        client.sendall(REQUEST[:-1])
-        time.sleep(0.2)
-        server.process.terminate()
-        time.sleep(0.4)
-        client.sendall(REQUEST[-1:])
-        answers = everything_from(client)
+        client.sendall(request(b"Content-Length: 100001", body=b""))
+        answer = everything_from(client)
 
-    assert statuses(answers) == [b"200"]
-    assert b"Connection: close" in answers
+    assert answer.startswith(b"HTTP/1.1 413 ")
+    assert answer.endswith(b"\r\n\r\nthe body is larger than 100000 bytes\n")
+    assert b"\r\nConnection: close\r\n" in answer
+    assert server.get("/count").body == b"0"
+
+
+def test_expect_100_continue_is_answered(serve: Serve) -> None:
+    fields = (b"Connection: close", b"Expect: 100-continue", b"Content-Length: 2")
+    with serve().raw() as client:
+        client.sendall(request(*fields, body=b""))
+        assert client.recv(100) == b"HTTP/1.1 100 Continue\r\n\r\n"
+        client.sendall(b"{}")
+        assert everything_from(client).startswith(b"HTTP/1.1 200 OK")
 
 
 def blocking(seconds: float) -> bytes:
-    body = b'{"block": true, "sleep": %f}' % seconds
-    return request(b"Content-Length: %d" % len(body), body=body)
+    return review(b'{"block": true, "sleep": %f}' % seconds)
 
 
 def test_requests_sent_during_a_pending_response_are_answered_after_it(serve: Serve) -> None:

@@ -8,7 +8,6 @@ import pytest
 
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.server import gunicorn_app
-from holdfast.webhook.server.settings import KEEPALIVE, ServerSettings
 from tests.server.conftest import Serve
 from tests.server.harness import PATIENCE, Pair, Server, everything_from, wait_until
 
@@ -36,15 +35,6 @@ def test_invalid_certificate_stops_the_server_before_it_listens(
         socket.create_connection(("127.0.0.1", free_port))
 
 
-def test_key_of_another_certificate_stops_the_server(
-    start: Serve, pair: Pair, other_pair: Pair
-) -> None:
-    server = start(pair=Pair(pair.certfile, other_pair.keyfile))
-    assert exit_status(server) == 1
-    (line,) = server.log.splitlines()
-    assert "the key is another certificate's" in line
-
-
 def test_certificate_lost_after_the_fork_never_causes_plaintext(
     start: Serve, free_port: int
 ) -> None:
@@ -60,13 +50,6 @@ def test_certificate_lost_after_the_fork_never_causes_plaintext(
     assert (exit_status(server), received) == (3, b"")
     assert "cannot start: cannot use the certificate" in server.log
     assert not server.ready_file.exists()
-
-
-def test_plaintext_request_gets_no_http_response(serve: Serve) -> None:
-    server = serve()
-    with server.tcp() as client:
-        client.sendall(b"GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
-        assert b"HTTP" not in everything_from(client)
 
 
 @pytest.mark.parametrize(
@@ -127,19 +110,3 @@ def test_worker_exits_when_its_master_is_killed(serve: Serve) -> None:
     server.process.send_signal(signal.SIGKILL)
     wait_until("the worker is gone", lambda: not worker.is_running())
     assert server.stopped_file.exists()
-
-
-def test_gunicorn_gets_safe_settings(pair: Pair) -> None:
-    settings = ServerSettings(certfile=pair.certfile, keyfile=pair.keyfile)
-    gunicorn_settings = gunicorn_app._gunicorn_settings(settings, 3)
-    assert gunicorn_settings["control_socket_disable"] is True
-    assert gunicorn_settings["accesslog"] is None
-    assert gunicorn_settings["graceful_timeout"] >= settings.drain + 4, (
-        "or SIGKILL overtakes the shutdown"
-    )
-
-
-def test_keepalive_exceeds_the_idle_timeout_of_go() -> None:
-    assert KEEPALIVE == 95
-    settings = ServerSettings(certfile=Path("a"), keyfile=Path("b"))
-    assert settings.keepalive == KEEPALIVE

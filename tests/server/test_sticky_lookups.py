@@ -3,9 +3,9 @@
 import base64
 import http.client
 import json
-from collections.abc import Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, closing, contextmanager
 from typing import Any
 
 import psutil
@@ -20,9 +20,10 @@ from tests.server.api_server import ApiServer
 from tests.server.harness import Answer, wait_until
 from tests.server.harness import ask as ask_over
 from tests.server.memory import allowed, peak
-from tests.server.serving import JSON, Serving, serve
+from tests.server.serving import JSON, Serving, serve_holdfast
 from tests.support import scrapes
 from tests.support.builders import make_pod, make_review
+from tests.support.served import kubeconfig
 from tests.support.vm_builders import make_launcher, make_vm, make_vmi, owner_of
 
 CONFIGURATION = """
@@ -65,9 +66,9 @@ def serving(
     api: ApiServer, tmp_path_factory: pytest.TempPathFactory, issued: list[KeyPair]
 ) -> Iterator[Serving]:
     folder = tmp_path_factory.mktemp("serve")
-    api.write_kubeconfig(folder / "kubeconfig")
-    kubeconfig = ("--kubeconfig", str(folder / "kubeconfig"))
-    with serve(folder, issued[0], *kubeconfig, configuration=CONFIGURATION) as running:
+    (folder / "kubeconfig").write_text(json.dumps(kubeconfig(api.address)))
+    options = ("--kubeconfig", str(folder / "kubeconfig"))
+    with serve_holdfast(folder, issued[0], *options, configuration=CONFIGURATION) as running:
         yield running
 
 
@@ -94,16 +95,13 @@ def test_each_response_has_the_node_of_its_own_vm(serving: Serving, api: ApiServ
 
     def run_client(client_number: int) -> list[str]:
         failures: list[str] = []
-        client = serving.client()
-        try:
+        with closing(serving.client()) as client:
             for turn in range(TURNS):
                 number = (client_number * 7 + turn * 11) % VMS
                 uid = f"review-{client_number}-{turn}-end"
                 problem = problem_of(client, number, uid, turn % 4)
                 if problem:
                     failures.append(f"{uid}: {problem}")
-        finally:
-            client.close()
         return failures
 
     with (
@@ -162,29 +160,27 @@ def test_metrics_do_not_reveal_whether_a_vmi_exists(serving: Serving, path: str)
     assert present == absent
 
 
+@contextmanager
+def sent(serving: Serving, bodies: Sequence[bytes]) -> Iterator[list[Future[Answer]]]:
+    """Send reviews at the same time, each over its own connection."""
+    with ExitStack() as stack:
+        clients = [stack.enter_context(closing(serving.client())) for _ in bodies]
+        for client in clients:
+            client.connect()
+        pool = stack.enter_context(ThreadPoolExecutor(len(bodies)))
+        yield [
+            pool.submit(ask_over, client, "POST", "/mutate", body, headers=JSON)
+            for client, body in zip(clients, bodies, strict=True)
+        ]
+
+
 def test_excess_vm_pod_reviews_are_rejected_with_the_reason(
     serving: Serving, api: ApiServer
 ) -> None:
     """While lookups hang, no VM pod is admitted, and no other pod waits."""
-    count = 2 * POOL_SIZE + 8
+    bodies = [launcher_review(number, f"r-{number}") for number in range(2 * POOL_SIZE + 8)]
     api.may_end.clear()
-    with ExitStack() as stack:
-        clients = [serving.client() for _ in range(count)]
-        for client in clients:
-            stack.callback(client.close)
-            client.connect()
-        pool = stack.enter_context(ThreadPoolExecutor(count))
-        futures = [
-            pool.submit(
-                ask_over,
-                client,
-                "POST",
-                "/mutate",
-                launcher_review(number, f"r-{number}"),
-                headers=JSON,
-            )
-            for number, client in enumerate(clients)
-        ]
+    with sent(serving, bodies) as futures:
         held_review = json.dumps(make_review(make_pod({"delay": "15"}))).encode()
         assert content_of(serving.ask("POST", "/mutate", held_review, headers=JSON))[0]["allowed"]
         answers = [future.result() for future in futures]
@@ -219,15 +215,7 @@ def test_large_waiting_reviews_stay_within_the_memory_limit(
         launcher_review(number, f"r-{number}", annotations=annotations) for number in range(LARGE)
     ]
     assert BODY_LIMIT // 2 < len(bodies[0]) <= BODY_LIMIT, "two of them must not fit together"
-    with ExitStack() as stack:
-        clients = [serving.client() for _ in bodies]
-        for client in clients:
-            stack.callback(client.close)
-        pool = stack.enter_context(ThreadPoolExecutor(LARGE))
-        futures = [
-            pool.submit(ask_over, client, "POST", "/mutate", body, headers=JSON)
-            for client, body in zip(clients, bodies, strict=True)
-        ]
+    with sent(serving, bodies) as futures:
         answers = [future.result() for future in futures]
 
     messages = [json.loads(answer.body)["response"]["status"]["message"] for answer in answers]

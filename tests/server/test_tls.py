@@ -1,22 +1,19 @@
 import http.client
 import ssl
-from datetime import UTC, datetime, timedelta
+from collections.abc import Sequence
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path, PosixPath
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.hazmat.primitives.hashes import SHA256
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-from cryptography.x509.oid import NameOID
 
 from holdfast.certs import authority
 from holdfast.certs.authority import KeyPair
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.server.tls import CHECKS_UNTIL_RETRY, CertWatcher, load_pair, new_context
 from tests.server.conftest import Serve
-from tests.server.harness import Pair, Server, ask, wait_until
+from tests.server.harness import Pair, Server, ask, wait_until, write_pair
+from tests.support.rsa_certificates import rsa_ca
 
 
 def served(server: Server) -> bytes:
@@ -53,6 +50,11 @@ def test_encrypted_key_is_rejected_without_a_prompt(pair: Pair) -> None:
         load_pair(context, pair.certfile, pair.keyfile)
 
 
+def test_key_of_another_certificate_is_reported(pair: Pair, other_pair: Pair) -> None:
+    with pytest.raises(StartError, match="the key is another certificate's"):
+        load_pair(new_context(), pair.certfile, other_pair.keyfile)
+
+
 def test_missing_client_ca_is_reported(tmp_path: Path) -> None:
     with pytest.raises(StartError) as caught:
         new_context(tmp_path / "ca.crt")
@@ -71,28 +73,13 @@ def put(pair: Pair, content: KeyPair) -> None:
     pair.keyfile.write_bytes(content.key)
 
 
-def rsa_pair(name: str) -> KeyPair:
-    """Make a self-signed certificate with an RSA key."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    now = datetime.now(UTC)
-    subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
-    builder = x509.CertificateBuilder(
-        subject, subject, key.public_key(), x509.random_serial_number()
-    )
-    signed = (
-        builder.not_valid_before(now).not_valid_after(now + timedelta(days=1)).sign(key, SHA256())
-    )
-    encoded = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption())
-    return KeyPair(signed.public_bytes(Encoding.PEM), encoded)
-
-
 def test_pair_with_another_key_type_replaces_the_last(
     serve: Serve, issued: list[KeyPair], pair: Pair
 ) -> None:
     """cert-manager issues RSA keys by default. A reused SSL context would keep both pairs."""
     server = serve()
     assert served(server) == der(issued[0])
-    for content in (rsa_pair("an RSA key"), issued[1]):
+    for content in (rsa_ca(datetime.now(UTC)), issued[1]):
         put(pair, content)
         wait_until("it is served", partial(serves, server, content))
 
@@ -102,12 +89,11 @@ def test_changed_pair_is_reloaded_and_mismatched_pair_is_ignored(
 ) -> None:
     server = serve()
     assert served(server) == der(issued[0])
-    old_client = server.client()
-    assert ask(old_client, "GET", "/healthz").body == b"ok"
-    put(pair, issued[1])
-    wait_until("the new pair is served", lambda: served(server) == der(issued[1]))
-    assert ask(old_client, "GET", "/healthz").body == b"ok", "open connections keep the old pair"
-    old_client.close()
+    with server.served_clients(1) as (old_client,):
+        put(pair, issued[1])
+        wait_until("the new pair is served", lambda: served(server) == der(issued[1]))
+        answer = ask(old_client, "GET", "/healthz")
+        assert answer.body == b"ok", "open connections keep the old pair"
     pair.certfile.write_bytes(issued[0].certificate)
     wait_until(
         "the mismatch is logged",
@@ -131,18 +117,22 @@ def test_placeholder_is_served_until_the_certificate_exists(
     wait_until("the certificate is served", lambda: served(server) == der(issued[0]))
 
 
-def test_only_clients_with_a_certificate_of_the_ca_are_served(
-    serve: Serve, issued: list[KeyPair], pair: Pair, tmp_path: Path
-) -> None:
-    now = datetime.now(UTC)
+def write_client_pair(folder: Path, name: str = "c", *, dns_names: Sequence[str] = ()) -> Pair:
+    """Write the pair of a client, and the CA that issued it as `ca.crt`."""
+    now, usage = datetime.now(UTC), authority.Usage.CLIENT
     ca = authority.new_ca("clients", now=now)
-    client = authority.issue(ca, common_name="c", now=now, usage=authority.Usage.CLIENT)
-    (tmp_path / "ca.crt").write_bytes(ca.certificate)
+    (folder / "ca.crt").write_bytes(ca.certificate)
+    client = authority.issue(ca, common_name=name, now=now, dns_names=dns_names, usage=usage)
+    return write_pair(folder, "client", client)
+
+
+def test_only_clients_with_a_certificate_of_the_ca_are_served(
+    serve: Serve, issued: list[KeyPair], tmp_path: Path
+) -> None:
+    files = write_client_pair(tmp_path)
     server = serve(client_ca=str(tmp_path / "ca.crt"))
     with pytest.raises(OSError, match=r"(?i)certificate.required|reset|closed|eof"):
         server.get("/healthz")
-    files = Pair(tmp_path / "client.crt", tmp_path / "client.key")
-    put(files, client)
     server.tls.load_cert_chain(files.certfile, files.keyfile)
     assert server.get("/healthz").status == http.client.OK
     put(files, issued[0])
@@ -160,20 +150,9 @@ def test_only_clients_with_a_certificate_of_the_ca_are_served(
     ],
 )
 def test_only_clients_with_an_allowed_name_are_served(
-    serve: Serve, pair: Pair, tmp_path: Path, allowed: list[str], served: bool
+    serve: Serve, tmp_path: Path, allowed: list[str], served: bool
 ) -> None:
-    now = datetime.now(UTC)
-    ca = authority.new_ca("clients", now=now)
-    client = authority.issue(
-        ca,
-        common_name="kube-apiserver",
-        dns_names=["api.example.com"],
-        now=now,
-        usage=authority.Usage.CLIENT,
-    )
-    (tmp_path / "ca.crt").write_bytes(ca.certificate)
-    files = Pair(tmp_path / "client.crt", tmp_path / "client.key")
-    put(files, client)
+    files = write_client_pair(tmp_path, "kube-apiserver", dns_names=["api.example.com"])
     server = serve(client_ca=str(tmp_path / "ca.crt"), client_names=allowed)
     server.tls.load_cert_chain(files.certfile, files.keyfile)
     if served:
@@ -186,38 +165,14 @@ def test_only_clients_with_an_allowed_name_are_served(
 def test_client_ca_is_read_only_at_startup(
     serve: Serve, issued: list[KeyPair], pair: Pair, tmp_path: Path
 ) -> None:
-    now = datetime.now(UTC)
-    ca = authority.new_ca("clients", now=now)
-    files = Pair(tmp_path / "client.crt", tmp_path / "client.key")
-    put(files, authority.issue(ca, common_name="c", now=now, usage=authority.Usage.CLIENT))
-    (tmp_path / "ca.crt").write_text(f"# of the cluster\n{ca.certificate.decode()}")
-    server = serve(client_ca=str(tmp_path / "ca.crt"))
+    files, ca = write_client_pair(tmp_path), tmp_path / "ca.crt"
+    ca.write_text(f"# of the cluster\n{ca.read_text()}")
+    server = serve(client_ca=str(ca))
     server.tls.load_cert_chain(files.certfile, files.keyfile)
-    (tmp_path / "ca.crt").unlink()
+    ca.unlink()
     put(pair, issued[1])
     wait_until("the new pair is served", partial(serves, server, issued[1]))
     assert server.get("/healthz").status == http.client.OK
-
-
-def test_expiry_and_failures_are_reported(pair: Pair, issued: list[KeyPair]) -> None:
-    expiries: list[float] = []
-    failures: list[bool] = []
-    watcher = CertWatcher(
-        pair.certfile,
-        pair.keyfile,
-        on_loaded=expiries.append,
-        on_failure=lambda: failures.append(True),
-    )
-    watcher.start(await_certificate=False)
-    watcher.check()
-    assert expiries == [authority.not_after(issued[0].certificate).timestamp()]
-    put(pair, issued[1])
-    watcher.check()
-    assert len(expiries) == 2
-    pair.certfile.unlink()
-    watcher.check()
-    watcher.check()
-    assert (len(expiries), len(failures)) == (2, 1)
 
 
 class VanishingFile(PosixPath):
@@ -259,6 +214,19 @@ class WatchedPair:
     def check(self, times: int) -> None:
         for _ in range(times):
             self.watcher.check()
+
+
+def test_expiry_and_failures_are_reported(pair: Pair, issued: list[KeyPair]) -> None:
+    watched = WatchedPair(pair)
+    watched.watcher.start(await_certificate=False)
+    watched.check(1)
+    assert watched.expiries == [authority.not_after(issued[0].certificate).timestamp()]
+    put(pair, issued[1])
+    watched.check(1)
+    assert len(watched.expiries) == 2
+    pair.certfile.unlink()
+    watched.check(2)
+    assert (len(watched.expiries), watched.failures) == (2, 1)
 
 
 def test_pair_that_failed_to_load_is_retried(

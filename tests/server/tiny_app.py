@@ -1,7 +1,7 @@
 """A small handler behind the real server, started in a separate process.
 
 The one argument is JSON: {"server": settings, "handler": settings, "fault": name or null,
-"stopped_file": path or null}.
+"stopped_file": path}.
 """
 
 import itertools
@@ -9,7 +9,6 @@ import json
 import sys
 import threading
 import time
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NamedTuple, cast
 
@@ -23,19 +22,6 @@ from holdfast.webhook.telemetry import logs
 
 SIZES = {"/big": 1_000_000, "/huge": 20_000_000}
 """Sizes of the large pages, in bytes."""
-
-
-@dataclass
-class Lifespan:
-    orders: dict[str, Any]
-
-    def start(self) -> None:
-        if self.orders["fault"] == "startup":
-            raise ConfigurationError("startup failed on purpose; remove the fault")
-
-    def stop(self) -> None:
-        if self.orders["stopped_file"]:
-            Path(self.orders["stopped_file"]).write_text("stopped", encoding="utf-8")
 
 
 class Prepared(NamedTuple):
@@ -83,12 +69,15 @@ def _fail(_connection: Connection) -> None:
 
 def main() -> None:
     orders = json.loads(sys.argv[1])
-    lifespan = Lifespan(orders)
+
+    def start() -> None:
+        if orders["fault"] == "startup":
+            raise ConfigurationError("startup failed on purpose; remove the fault")
 
     class TinyServer(AsyncHandler):
         def stop(self) -> None:
             super().stop()
-            lifespan.stop()
+            Path(orders["stopped_file"]).write_text("stopped", encoding="utf-8")
 
     logs.set_up()
     server: dict[str, Any] = {
@@ -104,9 +93,7 @@ def main() -> None:
             raise ConfigurationError("the factory failed on purpose; remove the fault")
         if orders["fault"] == "certificate":
             server["certfile"].write_text("gone", encoding="utf-8")
-        return TinyServer(
-            cast("Any", TinyHandler()), on_startup=lifespan.start, **orders["handler"]
-        )
+        return TinyServer(cast("Any", TinyHandler()), on_startup=start, **orders["handler"])
 
     gunicorn_app.run(make_app, ServerSettings(**server))
 

@@ -96,26 +96,7 @@ nodes = st.lists(
 )
 
 
-some_values = st.lists(st.sampled_from(WORDS), min_size=1, max_size=3)
-written_requirements = st.one_of(
-    st.fixed_dictionaries(
-        {
-            "key": st.sampled_from(KEYS),
-            "operator": st.sampled_from(["In", "NotIn"]),
-            "values": some_values,
-        }
-    ),
-    st.fixed_dictionaries(
-        {"key": st.sampled_from(KEYS), "operator": st.sampled_from(["Exists", "DoesNotExist"])}
-    ),
-    st.fixed_dictionaries(
-        {
-            "key": st.sampled_from(KEYS),
-            "operator": st.sampled_from(["Gt", "Lt"]),
-            "values": st.sampled_from(["4", "5", "11"]).map(lambda value: [value]),
-        }
-    ),
-)
+written_requirements = requirements().map(as_json)
 rule_parts = st.fixed_dictionaries(
     {"require": st.lists(written_requirements, min_size=1, max_size=3)},
     optional={

@@ -142,7 +142,7 @@ ELSEWHERE: Mapping[str, Sequence[Elsewhere]] = MappingProxyType(
             ),
             Elsewhere(
                 r"kubectl annotate vm db .*node=node",
-                f"{_STICKY}/test_user_changes.py",
+                f"{_STICKY}/test_records.py",
                 "test_user_moves_a_vm_and_clears_its_record",
             ),
             Elsewhere(

@@ -323,7 +323,6 @@ _POD = (
 _WAITING = f"{_POD.format('a', 'pod/b')}---\n{_POD.format('b', 'pod/a')}"
 
 COMMANDS: Sequence[Mistake] = (
-    Mistake("`holdfast preview`", _command("preview"), "-f", "give a file", is_on_page=False),
     Mistake(
         "`holdfast preview` on a ConfigMap",
         _command("preview", "-f", "@web.yaml", web="kind: ConfigMap"),
@@ -555,20 +554,6 @@ INSTALLATION: Sequence[Mistake] = (
         _found(lambda: diagnosis.ca("pods.holdfast.dev (mutating)", 1, None, CREATED_MS)),
         "webhook pods.holdfast.dev",
         "the leading controller writes the caBundle",
-    ),
-    Mistake(
-        "the controller is not installed in this namespace",
-        _found(
-            lambda: diagnosis.leader(
-                ("pod-1", CREATED_MS - MINUTE),
-                [],
-                installation.start(Runs.NOTHING, "holdfast-system"),
-                CREATED_MS,
-            )
-        ),
-        "no Deployment holdfast-controller in namespace holdfast-system",
-        "--namespace",
-        is_on_page=False,
     ),
     Mistake(
         "the guard is not installed",

@@ -91,19 +91,9 @@ class VmWorld:
 
     # --- what people do ------------------------------------------------------------------------
 
-    def create(self, name: str, annotations: Mapping[str, str] | None = None) -> None:
+    def create(self, name: str) -> None:
         metadata = {"name": name, "namespace": NAMESPACE, "uid": f"vm-{next(self._numbers)}"}
-        document: Document = {"kind": kubevirt.VM, "metadata": metadata}
-        if annotations is not None:
-            document["metadata"]["annotations"] = dict(annotations)
-        self.api.put(vm_at(name), document)
-
-    def annotate(self, name: str = "vm", **changes: str | None) -> None:
-        """Change annotations of a VM; in keywords, `__` is `/` and `holdfast` is the domain."""
-        keys = {key.replace("__", "/").replace("_", "-"): value for key, value in changes.items()}
-        self.write(
-            name, {key.replace("holdfast", "holdfast.dev"): value for key, value in keys.items()}
-        )
+        self.api.put(vm_at(name), {"kind": kubevirt.VM, "metadata": metadata})
 
     def write(
         self, name: str, changes: Mapping[str, str | None], *, manager: str = "kubectl-annotate"
@@ -251,9 +241,8 @@ class VmWorld:
 
 
 class Driver:
-    def __init__(self, world: VmWorld, *, enabled: bool = True) -> None:
+    def __init__(self, world: VmWorld) -> None:
         self.world = world
-        self.enabled = enabled
         self.metrics = ControllerMetrics()
         self.restart()
 
@@ -267,7 +256,7 @@ class Driver:
             self.settings,
             self.looks.append,
             drop=self.drop,
-            enabled=self.enabled,
+            enabled=True,
             on_restart=self.restarts.append,
             may_sweep=lambda: True,
         )
@@ -277,9 +266,9 @@ class Driver:
     def drop(self, key: ObjectKey) -> None:
         self.looks = deque(look for look in self.looks if look != key)
 
-    def settings(self, pod: Pod) -> StickyArgs | None:
+    def settings(self, pod: Pod) -> StickyArgs:
         self.asked.append(pod)
-        return self.world.args if self.enabled else None
+        return self.world.args
 
     def may_write(self) -> bool:
         return self.leads

@@ -57,10 +57,8 @@ def empty_cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
         pytest.param({"ldflags": ("-s",)}, id="ldflags"),
         pytest.param({"cgo": True}, id="cgo"),
         pytest.param({"packages": {"tool": "example.com/other"}}, id="package"),
-        pytest.param({"packages": {}}, id="fewer packages"),
         pytest.param({"files": {}}, id="files"),
         pytest.param({"printed": {"objects.json": "tool"}}, id="printed files"),
-        pytest.param({"sources": ("go.mod",)}, id="sources"),
         pytest.param({"name": "others"}, id="name"),
     ],
 )

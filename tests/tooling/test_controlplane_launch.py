@@ -4,7 +4,6 @@ import socket
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,28 +18,24 @@ from controlplane.process import child_environment
 from controlplane.settings import Settings
 
 
-def make_plan(**changes: Any) -> Plan:
-    files = Files(Path("/d/x.crt"), Path("/d/x.key"))
-    names = (*components.NAMES, components.FRONT_PROXY, components.API_SERVER_CLIENT)
-    plan: dict[str, Any] = {
-        "bin": Path("/b"),
-        "layout": Layout(Path("/d")),
-        "ports": Ports(api=1, etcd=2, etcd_peer=3, controller_manager=4, scheduler=5, kwok=6),
-        "ca": files,
-        "etcd_ca": files,
-        "front_ca": files,
-        "token_key": Path("/d/sa.key"),
-        "token_public": Path("/d/sa.pub"),
-        "pairs": dict.fromkeys(names, files),
-        "kubeconfigs": dict.fromkeys(names, Path("/d/kubeconfig")),
-        "stages": (Path("/s/a.yaml"), Path("/s/b.yaml")),
-    }
-    return Plan(**{**plan, **changes})
-
-
 @pytest.mark.parametrize("name", components.NAMES)
 def test_components_listen_on_loopback_only(name: str) -> None:
-    flags = " ".join(make_plan().command(name)[1:])
+    files = Files(Path("/d/x.crt"), Path("/d/x.key"))
+    names = (*components.NAMES, components.FRONT_PROXY, components.API_SERVER_CLIENT)
+    plan = Plan(
+        bin=Path("/b"),
+        layout=Layout(Path("/d")),
+        ports=Ports(api=1, etcd=2, etcd_peer=3, controller_manager=4, scheduler=5, kwok=6),
+        ca=files,
+        etcd_ca=files,
+        front_ca=files,
+        token_key=Path("/d/sa.key"),
+        token_public=Path("/d/sa.pub"),
+        pairs=dict.fromkeys(names, files),
+        kubeconfigs=dict.fromkeys(names, Path("/d/kubeconfig")),
+        stages=(Path("/s/a.yaml"), Path("/s/b.yaml")),
+    )
+    flags = " ".join(plan.command(name)[1:])
     assert "127.0.0.1" in flags
     assert "=0.0.0.0" not in flags
 
@@ -90,10 +85,10 @@ def test_components_do_not_inherit_the_users_settings() -> None:
     assert child_environment(environment) == {"PATH": "/bin", "HOME": "/h"}
 
 
-def test_reaper_skips_a_truncated_line() -> None:
-    lines = ["process 12 345\n", "remove /tmp/a b\n", "process 13 99\n", "process 14 1"]
-    expected = reaper.Leftovers({12: "345", 13: "99"}, [Path("/tmp/a b")])
-    assert reaper.read(lines) == expected
+def test_reaper_reads_whole_lines() -> None:
+    lines = ["process 12 345\n", "remove /tmp/a b\n", "cgroup a\n", "write /proc/x 0\n"]
+    expected = reaper.Leftovers({12: "345"}, [Path("/tmp/a b")], ["a"], {Path("/proc/x"): "0"})
+    assert reaper.read([*lines, "process 14 1"]) == expected
 
 
 def test_reaper_ends_only_the_listed_process() -> None:

@@ -2,15 +2,10 @@
 
 from pathlib import Path
 
+import pytest
+
 from controlplane import node_sandbox, reaper
 from controlplane.guard import Guard
-
-
-def test_reaper_reads_control_groups_and_settings() -> None:
-    leftovers = reaper.read(["cgroup a\n", "write /proc/sys/kernel/panic 0\n", "cgroup cut sho"])
-    assert leftovers == reaper.Leftovers(
-        cgroups=["a"], settings={Path("/proc/sys/kernel/panic"): "0"}
-    )
 
 
 def test_cgroup_is_removed_from_every_hierarchy(tmp_path: Path) -> None:
@@ -26,29 +21,24 @@ def test_cgroup_is_removed_from_every_hierarchy(tmp_path: Path) -> None:
     ]
 
 
-def make_cgroup_root(root: Path, enabled: str) -> Path:
-    """Make a cgroup v2 root, and return the file that enables controllers."""
-    (root / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids rdma misc\n")
-    subtree_control = root / "cgroup.subtree_control"
+@pytest.mark.parametrize(
+    ("enabled", "written", "restored"),
+    [
+        pytest.param("cpu io memory pids\n", "+cpuset +hugetlb", "-cpuset -hugetlb", id="missing"),
+        pytest.param(*["cpuset cpu memory hugetlb pids\n"] * 3, id="all enabled"),
+    ],
+)
+def test_missing_controllers_are_enabled_for_the_kubelet(
+    tmp_path: Path, enabled: str, written: str, restored: str
+) -> None:
+    (tmp_path / "cgroup.controllers").write_text("cpuset cpu io memory hugetlb pids rdma misc\n")
+    subtree_control = tmp_path / "cgroup.subtree_control"
     subtree_control.write_text(enabled)
-    return subtree_control
-
-
-def test_missing_controllers_are_enabled_for_the_kubelet(tmp_path: Path) -> None:
-    subtree_control = make_cgroup_root(tmp_path, "cpu io memory pids\n")
     guard = Guard()
     node_sandbox.enable_controllers(tmp_path, guard)
-    assert subtree_control.read_text() == "+cpuset +hugetlb"
+    assert subtree_control.read_text() == written
     guard.close()
-    assert subtree_control.read_text() == "-cpuset -hugetlb"
-
-
-def test_enabled_controllers_are_left_unchanged(tmp_path: Path) -> None:
-    subtree_control = make_cgroup_root(tmp_path, "cpuset cpu memory hugetlb pids\n")
-    guard = Guard()
-    node_sandbox.enable_controllers(tmp_path, guard)
-    guard.close()
-    assert subtree_control.read_text() == "cpuset cpu memory hugetlb pids\n"
+    assert subtree_control.read_text() == restored
 
 
 def test_setting_is_restored(tmp_path: Path) -> None:

@@ -11,14 +11,11 @@ from docs import generate, rights
 from holdfast.webhook import plugins
 from holdfast.webhook.config import config
 from holdfast.webhook.kube import events
-from holdfast.webhook.model import messages as message_text
 from holdfast.webhook.plugins.pace import slots as pace_slots
-from holdfast.webhook.plugins.placement_rules import Rule
 from holdfast.webhook.policies import pods as pod_policies
 from holdfast.webhook.runtime import pipelines
 from tests.e2e.needs import NEEDS
 from tests.support.builders import make_profiles
-from tests.support.delay_values import DELAYS, INSTANTS, Row
 
 ROOT = Path(generate.__file__).resolve().parent.parent
 PAGES = sorted((ROOT / "docs").rglob("*.md"))
@@ -57,20 +54,6 @@ def test_generated_files_are_up_to_date(file: str) -> None:
     assert read(file) == generate.FILES[file](), f"run: {generate.COMMAND}"
 
 
-@pytest.mark.parametrize(
-    ("heading", "rows"),
-    [pytest.param("Delays", DELAYS, id="delays"), pytest.param("Times", INSTANTS, id="times")],
-)
-def test_tested_values_and_reasons_are_on_the_page(heading: str, rows: tuple[Row, ...]) -> None:
-    text = section("reference/annotations.md", heading)
-    short_rows = [row for row in rows if len(row.value) <= generate.LONGEST_VALUE]
-    assert len(short_rows) > 0.8 * len(rows)
-    reasons = {getattr(row.outcome, "in_words", "") for row in short_rows} - {""}
-    accepted_rows = [row for row in short_rows if not hasattr(row.outcome, "in_words")]
-    assert [row for row in accepted_rows if f"`{message_text.quote(row.value)}`" not in text] == []
-    assert [reason for reason in reasons if f"| rejected: {reason} |" not in text] == []
-
-
 # --- configuration -----------------------------------------------------------------------------
 
 
@@ -95,13 +78,6 @@ def test_example_of_rules_is_valid(text: str) -> None:
     pipelines.build_profiles(parsed, plugins.registry([]), source="place-by-kind.md")
 
 
-def test_every_field_of_a_rule_is_on_the_page() -> None:
-    page = section("reference/configuration.md", "Plugin arguments")
-    rule = page.partition("\n#### Rule\n")[2].partition("\n#### ")[0]
-    fields = set(re.findall(r"^\| `(\w+)` \|", rule, re.M))
-    assert fields == set(Rule.__struct_encode_fields__)
-
-
 def test_example_has_every_field() -> None:
     fields = re.findall(r"^\| `(\w+)` \|", section("reference/configuration.md", "The file"), re.M)
     assert [name for name in fields if f"{name}:" not in example()] == []
@@ -112,12 +88,6 @@ def test_example_has_every_argument_of_each_plugin_it_configures() -> None:
     for entry in configured:
         args_type = plugins.registry([])[entry["name"]].args_type
         assert sorted(entry["args"]) == sorted(args_type.__struct_encode_fields__)
-
-
-def test_delay_how_to_shows_a_deployment_and_a_pod() -> None:
-    blocks = re.findall(r"```yaml\n(.*?)```", read("how-to/delay.md"), re.DOTALL)
-    kinds = [yaml.safe_load(block)["kind"] for block in blocks]
-    assert kinds == ["Deployment", "Pod"]
 
 
 # --- metrics and Events ------------------------------------------------------------------------

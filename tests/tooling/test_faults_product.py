@@ -30,16 +30,12 @@ def commit(folder: Path) -> None:
     git(folder, "commit", "--quiet", "--message", "Change files")
 
 
-def test_unrelated_commit_does_not_change_the_product_version(checkout: Path) -> None:
+def test_version_changes_only_with_the_product(checkout: Path) -> None:
     version = product.product()
     (checkout / "tests").write_text("another")
     assert product.product() == version
     commit(checkout)
     assert product.product() == version
-
-
-def test_changed_product_has_another_version(checkout: Path) -> None:
-    version = product.product()
     (checkout / "certs" / "file").write_text("another")
     assert product.product() == f"{version}+changed"
     commit(checkout)

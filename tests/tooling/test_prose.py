@@ -18,18 +18,21 @@ def findings(text: str) -> list[str]:
     return phrases + [clause for clause in CLAUSES if re.search(clause, text)]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["write"])
-def test_translated_phrases_are_reported(case: dict[str, str]) -> None:
-    assert findings(case["says"]) != []
-
-
-@pytest.mark.parametrize("case", CASES, ids=lambda case: case["write"])
-def test_plain_english_passes(case: dict[str, str]) -> None:
-    assert findings(case["write"]) == []
+@pytest.mark.parametrize("text", CASES)
+def test_translated_phrases_are_reported(text: str) -> None:
+    assert findings(text) != []
 
 
 @pytest.mark.parametrize(
-    "text", ["Who may release a pod?", "What to do", "The line tells it to stop"]
+    "text",
+    [
+        "Who may release a pod?",
+        "What to do",
+        "The line tells it to stop",
+        "It waits for at most ten seconds. There is no retry, and it is no longer held.",
+        'annotation delay: invalid value "soon": use whole seconds ("15")',
+        "delay: adds scheduling gate holdfast.dev/delay (delay=15s)",
+    ],
 )
-def test_questions_and_instructions_pass(text: str) -> None:
+def test_plain_english_passes(text: str) -> None:
     assert findings(text) == []

@@ -32,12 +32,11 @@ ADVICE = "aliases are not supported; write the value out"
 Reader = Callable[[Path], str]
 
 
-def check_config(file: Path) -> str:
-    return _output_of("check-config", str(file))
-
-
-def preview(file: Path) -> str:
-    return _output_of("preview", "-f", str(file))
+def command(*arguments: str) -> Reader:
+    """Make a reader that runs a command; `FILE` stands for the file."""
+    return lambda file: _output_of(
+        *(str(file) if argument == "FILE" else argument for argument in arguments)
+    )
 
 
 def preview_stdin(file: Path) -> str:
@@ -50,28 +49,8 @@ def preview_with_config(file: Path) -> str:
     return _output_of("preview", "-f", str(manifest), "--config", str(file))
 
 
-def policies(file: Path) -> str:
-    return _output_of("policies", "--config", str(file))
-
-
-def serve(file: Path) -> str:
-    return _output_of("serve", "--config", str(file), "--cert", str(file), "--key", str(file))
-
-
-def controller(file: Path) -> str:
-    return _output_of("controller", "--config", str(file))
-
-
 def kubeconfig(file: Path) -> str:
     return complaint(file, file.read_bytes())
-
-
-def explain(file: Path) -> str:
-    return _output_of("explain", "pod/x", "--kubeconfig", str(file))
-
-
-def listing(file: Path) -> str:
-    return _output_of("list", "--kubeconfig", str(file))
 
 
 def _output_of(*arguments: str, given: bytes = b"") -> str:
@@ -80,57 +59,64 @@ def _output_of(*arguments: str, given: bytes = b"") -> str:
     return f"{result.output}{main.with_advice(result.exception)}"
 
 
-PREVIEWS: list[Reader] = [preview, preview_stdin]
-READERS: list[Reader] = [
-    *(check_config, preview, preview_stdin, preview_with_config, policies, serve),
-    *(controller, kubeconfig, explain, listing),
+def make_file(folder: Path, content: str) -> Path:
+    file = folder / "given.yaml"
+    file.write_text(content)
+    return file
+
+
+PREVIEWS = [
+    pytest.param(command("preview", "-f", "FILE"), id="preview"),
+    pytest.param(preview_stdin, id="preview_stdin"),
+]
+OTHER_READERS = [
+    pytest.param(command("check-config", "FILE"), id="check_config"),
+    pytest.param(preview_with_config, id="preview_with_config"),
+    pytest.param(command("policies", "--config", "FILE"), id="policies"),
+    pytest.param(
+        command("serve", "--config", "FILE", "--cert", "FILE", "--key", "FILE"), id="serve"
+    ),
+    pytest.param(command("controller", "--config", "FILE"), id="controller"),
+    pytest.param(kubeconfig, id="kubeconfig"),
+    pytest.param(command("explain", "pod/x", "--kubeconfig", "FILE"), id="explain"),
+    pytest.param(command("list", "--kubeconfig", "FILE"), id="list"),
 ]
 
 
 @pytest.mark.timeout(60)
+@pytest.mark.parametrize("read", OTHER_READERS)
 @pytest.mark.parametrize(
-    "read",
-    [reader for reader in READERS if reader not in PREVIEWS],
-    ids=lambda reader: reader.__name__,
-)
-@pytest.mark.parametrize(
-    "text",
-    [
-        pytest.param(ALIAS, id="an alias"),
-        pytest.param(BOMB, id="aliases of aliases"),
-        pytest.param(MERGED, id="a merge"),
-    ],
+    "text", [ALIAS, BOMB, MERGED], ids=["an alias", "aliases of aliases", "a merge"]
 )
 def test_aliases_are_rejected_with_advice(tmp_path: Path, read: Reader, text: str) -> None:
-    file = tmp_path / "given.yaml"
-    file.write_text(text)
-
-    assert ADVICE in " ".join(read(file).split())
+    assert ADVICE in " ".join(read(make_file(tmp_path, text)).split())
 
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize(
     ("read", "limit"),
-    [(reader, preview_command.SIZE_LIMIT) for reader in PREVIEWS]
-    + [(reader, safe_yaml.SIZE_LIMIT) for reader in READERS if reader not in PREVIEWS],
-    ids=lambda reader: getattr(reader, "__name__", None),
+    [
+        pytest.param(*reader.values, limit, id=reader.id)
+        for readers, limit in (
+            (PREVIEWS, preview_command.SIZE_LIMIT),
+            (OTHER_READERS, safe_yaml.SIZE_LIMIT),
+        )
+        for reader in readers
+    ],
 )
 def test_file_over_the_size_limit_is_rejected(tmp_path: Path, read: Reader, limit: int) -> None:
-    file = tmp_path / "given.yaml"
-    file.write_bytes(b"kind: Service #" + b"x" * limit)
+    file = make_file(tmp_path, "kind: Service #" + "x" * limit)
 
     assert re.search(rf"is larger than {limit >> 20} MiB[:;] ", read(file))
 
 
 def test_file_at_the_size_limit_is_read(tmp_path: Path) -> None:
-    file = tmp_path / "given.yaml"
-    text = b"kind: Service #"
-    file.write_bytes(text + b"x" * (preview_command.SIZE_LIMIT - len(text)))
+    file = make_file(tmp_path, "kind: Service #".ljust(preview_command.SIZE_LIMIT, "x"))
 
     assert CliRunner().invoke(main.cli, ["preview", "-f", str(file)]).exit_code == 0
 
 
-@pytest.mark.parametrize("read", READERS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize("read", [*PREVIEWS, *OTHER_READERS])
 @pytest.mark.parametrize(
     ("value", "problem"),
     [
@@ -141,9 +127,7 @@ def test_file_at_the_size_limit_is_read(tmp_path: Path) -> None:
 def test_value_that_json_cannot_contain_is_rejected(
     tmp_path: Path, read: Reader, value: str, problem: str
 ) -> None:
-    file = tmp_path / "given.yaml"
-    file.write_text(f"kind: {value}\n")
-    assert problem in " ".join(read(file).split())
+    assert problem in " ".join(read(make_file(tmp_path, f"kind: {value}\n")).split())
 
 
 def test_configuration_on_standard_input_is_limited() -> None:
@@ -159,7 +143,7 @@ def test_reading_stops_at_the_size_limit() -> None:
 
 @pytest.mark.timeout(60)
 @pytest.mark.parametrize("first", ["", HIDDEN], ids=["alone", "the second document"])
-@pytest.mark.parametrize("read", PREVIEWS, ids=lambda reader: reader.__name__)
+@pytest.mark.parametrize("read", PREVIEWS)
 @pytest.mark.parametrize(
     ("text", "message"),
     [
@@ -172,10 +156,7 @@ def test_reading_stops_at_the_size_limit() -> None:
 def test_alias_expansion_in_manifests_is_limited(
     tmp_path: Path, read: Reader, text: str, message: str, first: str
 ) -> None:
-    file = tmp_path / "given.yaml"
-    file.write_text(f"{first}{text}")
-
-    assert message in " ".join(read(file).split())
+    assert message in " ".join(read(make_file(tmp_path, f"{first}{text}")).split())
 
 
 @pytest.mark.parametrize("text", [ALIAS, MERGED], ids=["an alias", "a merge"])
@@ -245,8 +226,7 @@ def test_long_numbers_take_linear_time(tag: str, rest: str) -> None:
 def test_invalid_values_are_reported_in_one_line(tmp_path: Path, value: str) -> None:
     with pytest.raises(ConfigurationError) as caught:
         config.parse(f"apiVersion: {value}".encode(), "h.yaml")
-    file = tmp_path / "pod.yaml"
-    file.write_text(f"kind: Service\na: {value}\n")
+    file = make_file(tmp_path, f"kind: Service\na: {value}\n")
     result = CliRunner().invoke(main.cli, ["preview", "-f", str(file)])
 
     assert str(caught.value).isprintable()
@@ -259,7 +239,4 @@ def test_invalid_values_are_reported_in_one_line(tmp_path: Path, value: str) -> 
     ids=["a terminal sequence", "a direction override", "an unterminated string"],
 )
 def test_error_for_a_broken_file_is_escaped(tmp_path: Path, text: str) -> None:
-    file = tmp_path / "pod.yaml"
-    file.write_text(text)
-
-    assert _output_of("preview", "-f", str(file)).isprintable()
+    assert _output_of("preview", "-f", str(make_file(tmp_path, text))).isprintable()

@@ -64,14 +64,6 @@ def test_idle_thread_is_reused_before_another_starts(pool: ThreadPool) -> None:
     assert names == {"test-pool_0"}
 
 
-def test_blocked_job_does_not_delay_others(pool: ThreadPool) -> None:
-    jobs = Blocked()
-    pool.submit(jobs)
-    assert jobs.begun.acquire(timeout=TIMEOUT)
-    assert run_job(pool).name == "test-pool_1"
-    jobs.may_end.set()
-
-
 def test_closed_pool_rejects_jobs_and_drops_queued_ones(pool: ThreadPool) -> None:
     jobs, dropped = Blocked(), Blocked()
     for job in (jobs, jobs, dropped):

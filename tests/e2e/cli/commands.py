@@ -1,6 +1,7 @@
 """Run commands as a user would."""
 
 import fcntl
+import json
 import os
 import pty
 import select
@@ -10,11 +11,11 @@ import sys
 import termios
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import yaml
 
 from tests.e2e.namespace import Namespace, Object, definition, pod
+from tests.e2e.workloads import workload
 
 ROOT = Path(__file__).parents[3]
 GATE = "holdfast.dev/delay"
@@ -116,10 +117,4 @@ def hold(ns: Namespace, *names: str, delay: str = "1h", **labels: str) -> None:
 
 def manifests(delay: str) -> str:
     """Make the manifests of a Deployment that delays its pods, and of a pod that does not."""
-    template: Any = {
-        "metadata": {"labels": {"app": "web"}, "annotations": {"delay": delay}},
-        "spec": {"containers": [{"name": "main", "image": "busybox"}]},
-    }
-    spec = {"selector": {"matchLabels": {"app": "web"}}, "template": template}
-    deployment = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
-    return yaml.safe_dump_all([{**deployment, "spec": spec}, pod("free")])
+    return "\n---\n".join(map(json.dumps, [workload("Deployment", delay), pod("free")]))

@@ -1,5 +1,8 @@
 """The webhook configurations that the controller may write."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
@@ -34,6 +37,26 @@ pytestmark = pytest.mark.xdist_group("guard")
 LABEL = {"app.kubernetes.io/name": "holdfast"}
 
 
+def replace_as_controller(
+    guarded: Guarded, ns: Namespace, manifest: Object, *webhooks: Object
+) -> str:
+    """Replace a configuration in a dry run, with these webhooks if any; return the rejection."""
+    text = yaml.safe_dump({**manifest, "webhooks": [*webhooks]} if webhooks else manifest)
+    arguments = ("replace", "--dry-run=server", "-f", "-")
+    return refusal(guarded.controller(ns).kubectl, *arguments, stdin=text)
+
+
+@contextmanager
+def stored(ns: Namespace, kind: str, *webhooks: Object) -> Iterator[None]:
+    """Store a configuration with these webhooks, as an admin, until the block ends."""
+    text = yaml.safe_dump({**configuration(kind), "webhooks": [*webhooks]})
+    ns.plane.kubectl("create", "-f", "-", stdin=text)
+    try:
+        yield
+    finally:
+        ns.plane.kubectl("delete", kind, "holdfast")
+
+
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize(("change", "what"), REJECTED_WEBHOOKS.values(), ids=REJECTED_WEBHOOKS)
 def test_controller_cannot_register_other_webhooks(
@@ -51,7 +74,8 @@ def test_controller_may_update_only_its_webhook_configurations(
     """An empty list is permitted too: a condition of `false` has the same effect."""
     controller = guarded.controller(shared)
     manifest, other_manifest = configuration(kind), configuration(kind, "others")
-    manifest["webhooks"][0]["rules"] += [
+    (webhook,) = manifest["webhooks"]
+    webhook["rules"] += [
         rule(apiGroups=["apps"], resources=["deployments", "statefulsets", "daemonsets"]),
         rule(apiGroups=["batch"], resources=["jobs", "cronjobs"]),
         rule(apiGroups=["kubevirt.io"], resources=["virtualmachines"]),
@@ -60,26 +84,15 @@ def test_controller_may_update_only_its_webhook_configurations(
     controller.create({**manifest, "webhooks": []}, dry_run=False)
     client = {"url": "https://evil.example.com/x"}
     scope = and_also(METADATA_NAME, "kube-system", "gke-managed-cim", "gmp-public")  # as GKE does
-    second_webhook = {
-        **manifest["webhooks"][0],
-        "name": "templates.holdfast.dev",
-        "namespaceSelector": {},
-    }
+    second_webhook = {**webhook, "name": "templates.holdfast.dev", "namespaceSelector": {}}
 
     def replace(replacement: Object) -> str:
         return controller.kubectl("replace", "-f", "-", stdin=yaml.safe_dump(replacement))
 
     replace(manifest)
-    replace(
-        {
-            **manifest,
-            "webhooks": [
-                {**webhook, "namespaceSelector": scope} for webhook in manifest["webhooks"]
-            ],
-        }
-    )
+    replace({**manifest, "webhooks": [{**webhook, "namespaceSelector": scope}]})
     assert OTHER_SERVICE in refusal(replace, configuration(kind, client=client))
-    extended = {**manifest, "webhooks": [*manifest["webhooks"], second_webhook]}
+    extended = {**manifest, "webhooks": [webhook, second_webhook]}
     assert OTHER_NAMESPACES in refusal(replace, extended)
     assert OTHER_NAME in refusal(replace, other_manifest)
     assert OTHER_NAME in refusal(controller.kubectl, "delete", kind, "others")
@@ -107,15 +120,10 @@ def test_controller_cannot_change_metadata_of_its_configurations(
     guarded: Guarded, shared: Namespace, kind: str, metadata: Object
 ) -> None:
     """An admin may: with an owner that does not exist, the garbage collector deletes them."""
-    controller, manifest = guarded.controller(shared), configuration(kind)
+    manifest, replaced = configuration(kind), partial(replace_as_controller, guarded, shared)
     changed = {**manifest, "metadata": {**manifest["metadata"], **metadata}}
     with_label = {**manifest, "metadata": {**manifest["metadata"], "labels": LABEL}}
     message = "may not change ownerReferences, finalizers, annotations or labels"
-
-    def replaced(replacement: Object) -> str:
-        text = yaml.safe_dump(replacement)
-        return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
-
     try:
         shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(manifest))
         assert message in replaced(changed)
@@ -132,8 +140,8 @@ def test_controller_cannot_change_metadata_of_its_configurations(
         shared.plane.kubectl("delete", "--ignore-not-found", kind, "holdfast")
 
 
-def added(manifest: Object, value: str) -> Object:
-    """Return a configuration with an admin's additions of every kind."""
+def added(webhook: Object, value: str) -> list[Object]:
+    """Return Holdfast's webhook with an admin's additions of every kind, and the admin's own."""
     condition = {"name": "mine", "expression": f"'{value}' != ''"}
     additions = {
         "matchConditions": [NOT_YET, condition],
@@ -143,12 +151,7 @@ def added(manifest: Object, value: str) -> Object:
         },
         "namespaceSelector": {**and_also("team", value), "matchLabels": {"nobody": "a"}},
     }
-    (webhook,) = manifest["webhooks"]
-    own_webhook, other_webhook = (
-        {**webhook, **additions},
-        {**webhook, "name": f"{value}.example.com"},
-    )
-    return {**manifest, "webhooks": [own_webhook, other_webhook]}
+    return [{**webhook, **additions}, {**webhook, "name": f"{value}.example.com"}]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -156,38 +159,19 @@ def test_controller_may_keep_or_remove_an_admins_additions(
     guarded: Guarded, shared: Namespace, kind: str
 ) -> None:
     """Otherwise it could not renew the caBundle."""
-    controller = guarded.controller(shared)
-    manifest = configuration(kind)
-    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(added(manifest, "a")))
-
-    def replace(replacement: Object) -> str:
-        text = yaml.safe_dump(replacement)
-        return controller.kubectl("replace", "--dry-run=server", "-f", "-", stdin=text)
-
-    renewed = added(manifest, "a")
-    for webhook in renewed["webhooks"]:
-        webhook["clientConfig"] = {**SERVICE, "caBundle": "LS0tLS0="}
-    try:
-        assert [refusal(replace, update) for update in (renewed, manifest)] == ["", ""]
-        changed = added(manifest, "b")["webhooks"]
-        own_webhook, other_webhook = renewed["webhooks"]
-        expressions = [*own_webhook["namespaceSelector"]["matchExpressions"], IN]
-        for selector in (changed[0]["namespaceSelector"], {"matchExpressions": expressions}):
-            edited = {
-                **manifest,
-                "webhooks": [{**own_webhook, "namespaceSelector": selector}, other_webhook],
-            }
-            assert f"may not add or change {EXPRESSIONS} of webhooks" in refusal(replace, edited)
+    (webhook,) = configuration(kind)["webhooks"]
+    replaced = partial(replace_as_controller, guarded, shared, configuration(kind))
+    own, other = added({**webhook, "clientConfig": {**SERVICE, "caBundle": "LS0tLS0="}}, "a")
+    changed, new = added(webhook, "b")
+    with stored(shared, kind, *added(webhook, "a")):
+        assert replaced(own, other) == replaced(webhook) == ""
+        expressions = [*own["namespaceSelector"]["matchExpressions"], IN]
+        for selector in (changed["namespaceSelector"], {"matchExpressions": expressions}):
+            message = replaced({**own, "namespaceSelector": selector}, other)
+            assert f"may not add or change {EXPRESSIONS} of webhooks" in message
         for field in ("matchConditions", "objectSelector"):
-            edited = {
-                **manifest,
-                "webhooks": [{**own_webhook, field: changed[0][field]}, other_webhook],
-            }
-            assert f"{CONTROLLER} may " in refusal(replace, edited), field
-        extended = {**manifest, "webhooks": [*renewed["webhooks"], changed[1]]}
-        assert "may only register webhooks named" in refusal(replace, extended)
-    finally:
-        shared.plane.kubectl("delete", kind, "holdfast")
+            assert f"{CONTROLLER} may " in replaced({**own, field: changed[field]}, other), field
+        assert "may only register webhooks named" in replaced(own, other, new)
 
 
 def test_controller_may_write_only_configured_selectors(
@@ -237,36 +221,25 @@ def test_controller_works_alongside_an_admins_webhook(
     guarded: Guarded, shared: Namespace, kind: str
 ) -> None:
     """The admin's webhook is protected, and the controller can still renew its own caBundle."""
-    controller, manifest = guarded.controller(shared), configuration(kind)
-    (webhook,) = manifest["webhooks"]
+    (webhook,) = configuration(kind)["webhooks"]
     admin_webhook = {
         **webhook,
         "name": "theirs.example.com",
         "clientConfig": {"url": "https://theirs.example.com/check"},
         "rules": [{**webhook["rules"][0], "operations": ["*"], "resources": ["nodes"]}],
         "namespaceSelector": {},
-        "failurePolicy": "Ignore",
-        "matchConditions": [NOT_YET],
     }
-    combined = {**manifest, "webhooks": [webhook, admin_webhook]}
-    shared.plane.kubectl("create", "-f", "-", stdin=yaml.safe_dump(combined))
-
-    def replaced(*webhooks: Object) -> str:
-        text = yaml.safe_dump({**manifest, "webhooks": list(webhooks)})
-        return refusal(controller.kubectl, "replace", "--dry-run=server", "-f", "-", stdin=text)
-
+    replaced = partial(replace_as_controller, guarded, shared, configuration(kind))
     renewed = {**webhook, "clientConfig": {**SERVICE, "caBundle": "LS0tLS0="}}
     redirected = {**admin_webhook, "clientConfig": {"url": "https://evil.example.com/check"}}
-    try:
+    with stored(shared, kind, webhook, admin_webhook):
         assert replaced(renewed, admin_webhook) == replaced(renewed) == ""
         assert OTHER_SERVICE in replaced(renewed, redirected)
         assert OTHER_SERVICE in replaced(renewed, {**admin_webhook, "name": "more.example.com"})
-    finally:
-        shared.plane.kubectl("delete", kind, "holdfast")
 
 
 def test_guard_does_not_limit_other_users_webhooks(shared: Namespace) -> None:
-    for kind in KINDS:
-        for change, _ in REJECTED_WEBHOOKS.values():
-            text = yaml.safe_dump(configuration(kind, **change))
-            shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=text)
+    changes = [change for change, _ in REJECTED_WEBHOOKS.values()]
+    manifests = [configuration(kind, **change) for kind in KINDS for change in changes]
+    text = yaml.safe_dump_all(manifests)
+    shared.plane.kubectl("create", "-f", "-", "--dry-run=server", stdin=text)

@@ -3,7 +3,6 @@
 import base64
 import json
 import socket
-from collections.abc import Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -22,7 +21,6 @@ from tests.e2e.secured import (
     fetch,
     sticky_vm,
 )
-from tests.support import scrapes
 from tests.support.builders import make_review
 
 pytestmark = pytest.mark.xdist_group("privilege")
@@ -109,29 +107,6 @@ def test_kubevirt_account_is_found_through_the_kubevirt_object(secured: Secured)
     finally:
         cnv_ns.kubectl("delete", "kubevirt", "kubevirt")
         ns.eventually(lambda: is_pinned(KUBEVIRT))
-
-
-def test_metrics_do_not_reveal_whether_a_vm_exists(secured: Secured) -> None:
-    """Compares all counters of the server; durations are not counters."""
-    ns = secured.ns("counted")
-    launcher = sticky_vm(ns, THERE)
-    guess = "00000000-0000-0000-0000-000000000000"
-
-    def counted(path: str, name: str) -> Mapping[str, float]:
-        forged = {"metadata": dict(launcher["metadata"]), "spec": {"containers": []}}
-        owner = {"name": name, "uid": guess}
-        forged["metadata"]["ownerReferences"] = [launcher["metadata"]["ownerReferences"][0] | owner]
-        user = {"username": KUBEVIRT}
-        review = make_review(forged, namespace=ns.namespace, userInfo=user)
-        secured.ask(path, review)  # KubeVirt's account is looked up once a minute
-        before = secured.ask("/metrics")[1]
-        assert secured.ask(path, review)[0] == 200
-        return scrapes.changes(before, secured.ask("/metrics")[1])
-
-    for path in ("/mutate", "/validate"):
-        existing, missing = counted(path, "vm"), counted(path, "xx")
-        assert "holdfast_lookup_duration_seconds_count" in str(existing)
-        assert existing == missing
 
 
 def test_webhook_only_reads_single_vms_and_lists_kubevirts(secured: Secured) -> None:

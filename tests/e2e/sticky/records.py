@@ -10,7 +10,6 @@ from tests.e2e.vms import FEDORA
 
 RECORD, RECORD_UID = "holdfast.dev/sticky-node", "holdfast.dev/sticky-node-uid"
 FINALIZER = "holdfast.dev/sticky"
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 ORPHANED_SECONDS = 150.0
 """Until Kubernetes deletes a pod of a deleted node: it checks every 20 s, and then waits 40 s."""
 

@@ -1,7 +1,5 @@
 """Records follow migrations."""
 
-import json
-
 import pytest
 
 from tests.e2e import vms
@@ -58,25 +56,12 @@ def set_sticky(ns: Namespace, value: str) -> None:
     ns.kubectl("annotate", "vm", FEDORA, "--overwrite", f"holdfast.dev/sticky={value}")
 
 
-def report_source(ns: Namespace, node: str) -> None:
-    """Have the VMI report another source of its migration, as KubeVirt's virt-handler may."""
-    patch = json.dumps({"status": {"migrationState": {"sourceNode": node}}})
-    account = "system:serviceaccount:kubevirt:kubevirt-handler"
-    options = (f"--as={account}", "--as-group=system:masters")
-    ns.kubectl("patch", "vmi", FEDORA, "--type=merge", "-p", patch, *options)
-
-
-@pytest.mark.parametrize("source", ["recorded", "in another cluster"])
-def test_migration_without_finalizers_is_recorded(
-    vm_ns: Namespace, holdfast: TwoProcesses, source: str
-) -> None:
+def test_migration_without_finalizers_is_recorded(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
     vm_ns.create(vms.vm())
     landed_and_recorded(vm_ns)
     holdfast.controller.kill()
     _, target = vms.migrate(vm_ns)
     remove_finalizers(vm_ns)
-    if source != "recorded":
-        report_source(vm_ns, "node-of-another-cluster")
     holdfast.controller.start()
     vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target))
 
@@ -84,17 +69,6 @@ def test_migration_without_finalizers_is_recorded(
     with vms.avoided(vm_ns, vms.node_of(target)):
         assert vms.node_of(run_again(vm_ns, target)) == vms.node_of(target)
     assert notes(vm_ns, "VirtualMachine", "StickyNodeDiffers") == []
-
-
-def test_migration_of_a_non_sticky_vm_is_recorded(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
-    vm_ns.create(vms.vm())
-    landed_and_recorded(vm_ns)
-    set_sticky(vm_ns, "false")
-    _, target = vms.migrate(vm_ns)
-    vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(target))
-    vms.delete_run(vm_ns)
-    set_sticky(vm_ns, "true")
-    assert record(vm_ns) == vms.node_of(target)
 
 
 def test_user_can_set_the_record_back_after_a_migration(

@@ -8,8 +8,6 @@ from tests.e2e import vms
 from tests.e2e.namespace import Namespace, listens
 from tests.e2e.sticky.records import (
     ORPHANED_SECONDS,
-    RECORD,
-    RECORD_UID,
     annotated,
     kept,
     landed_and_recorded,
@@ -40,13 +38,10 @@ def has_team(ns: Namespace) -> bool:
     return all("team" in annotated(ns, name) for name in POOL)
 
 
-@pytest.mark.parametrize("controller", ["with", "without"])
-def test_pool_template_change_does_not_move_vms(
-    vm_ns: Namespace, holdfast: TwoProcesses, controller: str
-) -> None:
+def test_pool_template_change_does_not_move_vms(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+    """Without a controller, only the webhook can restore the records."""
     nodes = start_pool(vm_ns)
-    if controller == "without":
-        holdfast.controller.kill()
+    holdfast.controller.kill()
     change_pool(vm_ns, metadata={"annotations": {"team": "a"}})
     vm_ns.eventually(lambda: has_team(vm_ns))
     assert {name: record(vm_ns, name) for name in POOL} == nodes
@@ -56,8 +51,7 @@ def test_pool_template_change_does_not_move_vms(
         if strategy == "Halted":
             vm_ns.eventually(lambda: all(vms.is_gone(vm_ns, name) for name in POOL))
     assert {name: vms.node_of(vms.landed(vm_ns, name)) for name in POOL} == nodes
-    if controller == "without":
-        holdfast.controller.start()
+    holdfast.controller.start()
     source, target = vms.migrate(vm_ns, POOL[0])
     assert vms.node_of(source) == nodes[POOL[0]]
     vm_ns.eventually(lambda: record(vm_ns, POOL[0]) == vms.node_of(target))
@@ -80,14 +74,3 @@ def test_pool_template_change_waits_for_the_webhook(
     holdfast.start("server")
     vm_ns.eventually(lambda: has_team(vm_ns), ORPHANED_SECONDS)
     assert {name: record(vm_ns, name) for name in POOL} == nodes
-
-
-def test_cleared_record_of_a_pool_vm_stays_cleared(
-    vm_ns: Namespace, holdfast: TwoProcesses
-) -> None:
-    start_pool(vm_ns)
-    vm_ns.kubectl("annotate", "vm", POOL[0], f"{RECORD}-")
-    change_pool(vm_ns, metadata={"annotations": {"team": "a"}})
-    vm_ns.eventually(lambda: has_team(vm_ns))
-    annotations = annotated(vm_ns, POOL[0])
-    assert (RECORD in annotations, RECORD_UID in annotations) == (False, True)

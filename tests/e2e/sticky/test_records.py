@@ -1,4 +1,4 @@
-"""A VM returns to its node, and no record is lost."""
+"""A VM returns to its node, no record is lost, and users can change records."""
 
 from collections.abc import Callable
 
@@ -51,8 +51,26 @@ def delete_vmi(ns: Namespace) -> None:
     ns.kubectl("delete", "vmi", FEDORA, "--wait=false")
 
 
-def delete_all(ns: Namespace) -> None:
-    vms.delete_run(ns)
+def test_user_moves_a_vm_and_clears_its_record(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
+    vm_ns.create(vms.vm())
+    pod = landed_and_recorded(vm_ns)
+    first_node = vms.node_of(pod)
+    second_node = next(node for node in vms.NODES if node != first_node)
+    vm_ns.kubectl("annotate", "vm", FEDORA, "--overwrite", f"{RECORD}={second_node}")
+    vms.delete_run(vm_ns)
+    pod = run_again(vm_ns, pod)
+    assert (vms.node_of(pod), record(vm_ns)) == (second_node, second_node)
+    vm_ns.eventually(lambda: kept(vm_ns) == [])
+
+    vm_ns.kubectl("annotate", "vm", FEDORA, f"{RECORD}-")
+    holdfast.controller.kill()
+    holdfast.controller.start()
+    assert record(vm_ns) == ""
+    with vms.avoided(vm_ns, second_node):
+        vms.delete_run(vm_ns)
+        pod = run_again(vm_ns, pod)
+    assert vms.node_of(pod) != second_node
+    vm_ns.eventually(lambda: record(vm_ns) == vms.node_of(pod))
 
 
 def test_clone_gets_its_own_record(vm_ns: Namespace, holdfast: TwoProcesses) -> None:
@@ -66,7 +84,7 @@ def test_clone_gets_its_own_record(vm_ns: Namespace, holdfast: TwoProcesses) -> 
 
 
 @pytest.mark.parametrize(
-    "end", [restart, delete_vmi, delete_all], ids=lambda action: action.__name__
+    "end", [restart, delete_vmi, vms.delete_run], ids=lambda action: action.__name__
 )
 def test_node_of_vm_stopped_without_a_controller_is_recorded(
     vm_ns: Namespace, holdfast: TwoProcesses, end: Callable[[Namespace], None]

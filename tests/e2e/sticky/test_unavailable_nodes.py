@@ -14,7 +14,6 @@ from tests.e2e import vms
 from tests.e2e.namespace import HOSTNAME, Namespace, Object, volume
 from tests.e2e.sticky.records import (
     ORPHANED_SECONDS,
-    REQUIRED,
     command,
     kept,
     landed_and_recorded,
@@ -26,15 +25,6 @@ from tests.e2e.two_processes import TwoProcesses
 from tests.e2e.vms import FEDORA, cordoned
 
 pytestmark = pytest.mark.xdist_group("kubevirt")
-
-
-@contextmanager
-def unlabelled(ns: Namespace, node: str) -> Iterator[None]:
-    ns.kubectl("label", "node", node, "kubevirt.io/schedulable-")
-    try:
-        yield
-    finally:
-        ns.kubectl("label", "node", node, "kubevirt.io/schedulable=true")
 
 
 @contextmanager
@@ -73,7 +63,6 @@ def removed(ns: Namespace, node: str) -> Iterator[None]:
     [
         pytest.param(cordoned, "which is cordoned", id="cordoned"),
         pytest.param(not_ready, "which is not ready (KubeletSays)", id="not ready"),
-        pytest.param(unlabelled, "which lacks the label kubevirt.io/schedulable=true", id="label"),
     ],
 )
 def test_vm_waits_for_its_node_and_reports_why(
@@ -117,7 +106,6 @@ BY_VOLUME = (
     ("spec", "noted", "shown"),
     [
         pytest.param({"nodeSelector": {HOSTNAME: "elsewhere"}}, *BY_POD, id="selector"),
-        pytest.param({"affinity": {"nodeAffinity": {REQUIRED: ELSEWHERE}}}, *BY_POD, id="affinity"),
         pytest.param(
             {
                 "domain": {"devices": {"disks": [{"name": "data", "disk": {}}]}},

@@ -47,14 +47,8 @@ def gives_up() -> None:
     forgets_to_list()
     original = releaser.Releaser.release
 
-    def release(
-        self: releaser.Releaser,
-        key: Any,
-        held: PendingRelease,
-        *,
-        timeout: float = releaser.RELEASE_TIMEOUT,
-    ) -> releaser.Attempt:
-        attempt = original(self, key, held, timeout=timeout)
+    def release(*args: Any, **kwargs: Any) -> releaser.Attempt:
+        attempt = original(*args, **kwargs)
         if attempt.outcome is releaser.Outcome.RETRY:
             return releaser.Attempt(releaser.Outcome.GONE)
         return attempt
@@ -111,15 +105,9 @@ def goes_by_names() -> None:
     """Pods are identified by name only: a recreated pod keeps the due time of the first one."""
     original, first_due_ms = scheduler.ReleaseScheduler.upsert, dict[Any, int]()
 
-    def upsert(
-        self: scheduler.ReleaseScheduler,
-        key: Any,
-        fresh: PendingRelease,
-        *args: Any,
-        watched: bool,
-    ) -> PendingRelease | None:
+    def upsert(self: Any, key: Any, fresh: PendingRelease, *args: Any, **kwargs: Any) -> Any:
         due_ms = first_due_ms.setdefault(key, fresh.due_ms)
-        return original(self, key, fresh._replace(due_ms=due_ms), *args, watched=watched)
+        return original(self, key, fresh._replace(due_ms=due_ms), *args, **kwargs)
 
     put(scheduler.ReleaseScheduler, upsert)
     writes_blindly()
@@ -159,15 +147,9 @@ def slow_hand() -> None:
     original = releaser.Releaser.release
     controller.WORKERS = 1
 
-    def release(
-        self: releaser.Releaser,
-        key: Any,
-        held: PendingRelease,
-        *,
-        timeout: float = releaser.RELEASE_TIMEOUT,
-    ) -> releaser.Attempt:
+    def release(*args: Any, **kwargs: Any) -> releaser.Attempt:
         time.sleep(1)
-        return original(self, key, held, timeout=timeout)
+        return original(*args, **kwargs)
 
     put(releaser.Releaser, release)
 
@@ -185,16 +167,10 @@ def leaks() -> None:
     """Each release leaks a file and a thread."""
     original = releaser.Releaser.release
 
-    def release(
-        self: releaser.Releaser,
-        key: Any,
-        held: PendingRelease,
-        *,
-        timeout: float = releaser.RELEASE_TIMEOUT,
-    ) -> releaser.Attempt:
+    def release(*args: Any, **kwargs: Any) -> releaser.Attempt:
         descriptors.append(os.open(os.devnull, os.O_RDONLY))
         threading.Thread(target=threading.Event().wait, daemon=True).start()
-        return original(self, key, held, timeout=timeout)
+        return original(*args, **kwargs)
 
     descriptors: list[int] = []
     put(releaser.Releaser, release)

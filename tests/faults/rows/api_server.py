@@ -14,7 +14,7 @@ from tests.faults.load import GATE
 from tests.faults.rows.own import due_times, own_prefix, pods_with_gate
 from tests.faults.scenario import BOUND, Scenario, Table
 
-FAULTS = Table(4)
+FAULTS = Table()
 
 GONE = 410
 START_SECONDS = 120.0
@@ -136,7 +136,6 @@ def silent(scenario: Scenario) -> None:
     """
     muted_watches = scenario.testbed.proxy.mute()
     scenario.check("no open watch to silence", int(not muted_watches))
-    scenario.figures["watches silenced"] = muted_watches
     scenario.wait(60, WATCHES_RENEWED)
 
 
@@ -173,8 +172,7 @@ def restored(scenario: Scenario) -> None:
     names = [f"{own_prefix(scenario)}{number}" for number in range(SNAPSHOT_PODS)]
     scenario.own |= due_times(scenario.ns.create_pods(pod(name, {"delay": "4"}) for name in names))
     server, etcd = plane.process(API_SERVER), plane.process(ETCD)
-    data_folder = plane.directory / "etcd"
-    snapshot = plane.directory / "snapshot"
+    data_folder, snapshot = plane.directory / "etcd", plane.directory / "snapshot"
     server.stop()
     etcd.stop()
     shutil.copytree(data_folder, snapshot)

@@ -10,11 +10,11 @@ import psutil
 
 from holdfast.certs import authority, rotation
 from tests.e2e import certificate_secrets, installed
-from tests.e2e.certificate_secrets import CA, LEAF, corrupt, delete, mismatch, usable
+from tests.e2e.certificate_secrets import CA, corrupt, delete, mismatch, usable
 from tests.e2e.namespace import Object
 from tests.faults.scenario import Scenario, Table
 
-FAULTS = Table(8)
+FAULTS = Table()
 
 X509 = ("x509", "certificate", "tls:")
 """Messages of creations that failed because of a certificate."""
@@ -34,8 +34,7 @@ REMAINING = YEAR / 5
 def fingerprint(scenario: Scenario) -> str:
     """Return the fingerprint of the certificate in the Secret; empty if there is none."""
     try:
-        pem = base64.b64decode(scenario.testbed.installed.secret(LEAF)["tls.crt"])
-        return authority.read(pem).fingerprint
+        return certificate_secrets.leaf(scenario.testbed.installed).fingerprint
     except (KeyError, ValueError):
         return ""
 
@@ -57,16 +56,9 @@ def await_new_leaf(
 )
 def corrupted(scenario: Scenario) -> None:
     """Delete the leaf, replace its key with another, and write invalid PEM."""
-    installation = scenario.testbed.installed
     changes: list[Callable[[installed.Installation], None]] = [delete, mismatch, corrupt]
     for change in changes[:1] if scenario.short else changes:
-        old_fingerprint = fingerprint(scenario)
-        change(installation)
-        seconds = await_new_leaf(scenario, old_fingerprint)
-        scenario.check(
-            f"seconds until the leaf was repaired: {change.__name__}", seconds, installed.REPAIR
-        )
-        await_served(scenario)
+        renew(scenario, change, f"seconds until the leaf was repaired: {change.__name__}")
         scenario.wait(5, 3)
     check_no_x509_errors(scenario)
 
@@ -82,7 +74,6 @@ def blanked(scenario: Scenario) -> None:
     installation = scenario.testbed.installed
     webhooks = installation.webhooks()
     unblanked_count = blank(installation)
-    scenario.figures["webhooks without a CA bundle"] = len(webhooks) - unblanked_count
     scenario.check("webhooks not blanked", unblanked_count)
     seconds = scenario.eventually(lambda: installation.webhooks() == webhooks, installed.REPAIR)
     scenario.check("seconds until all CA bundles were restored", seconds, installed.REPAIR)
@@ -202,7 +193,6 @@ def rotated(scenario: Scenario) -> None:
             signers.add(signer(scenario))
     rotations = len(signers) - 1
     scenario.check("missing rotations", rounds * (1 if scenario.short else 2) - rotations)
-    scenario.figures["rotations"] = scenario.figures.get("rotations", 0) + rotations
     check_no_x509_errors(scenario)
 
 
@@ -235,12 +225,16 @@ def renewed(scenario: Scenario) -> None:
     check_no_x509_errors(scenario)
 
 
-def renew(scenario: Scenario) -> None:
-    """Delete the leaf, and wait until a new leaf is issued and served."""
+def renew(
+    scenario: Scenario,
+    change: Callable[[installed.Installation], None] = delete,
+    check: str = "seconds until there was a new leaf",
+) -> None:
+    """Delete or damage the leaf, and wait until a new leaf is issued and served."""
     old_fingerprint = fingerprint(scenario)
-    delete(scenario.testbed.installed)
+    change(scenario.testbed.installed)
     seconds = await_new_leaf(scenario, old_fingerprint)
-    scenario.check("seconds until there was a new leaf", seconds, installed.REPAIR)
+    scenario.check(check, seconds, installed.REPAIR)
     await_served(scenario)
 
 

@@ -5,7 +5,7 @@ from tests.e2e.namespace import created
 from tests.faults.rows.certificates import check_no_x509_errors, issue_time, renew
 from tests.faults.scenario import Scenario, Table
 
-FAULTS = Table(6)
+FAULTS = Table()
 
 HOUR, DAY = 3_600, 86_400
 MAX_DIFFERENCE = 300.0

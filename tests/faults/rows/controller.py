@@ -4,18 +4,19 @@ import json
 import os
 import signal
 import time
+from functools import partial
 
 from demo.command import Command
 from holdfast.webhook.controller.controller import WORKERS
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.namespace import created, pod
-from tests.faults.audit import Write
-from tests.faults.load import terms
+from tests.faults.load import count_requirements
+from tests.faults.rows.own import final_releases
 from tests.faults.scenario import BOUND, Scenario, Table
 from tests.faults.testbed import BROKEN, is_leader
 from tests.support.scrapes import metric
 
-FAULTS = Table(3)
+FAULTS = Table()
 
 TAKEOVER = 20.0
 """Seconds in which another controller becomes the leader."""
@@ -147,16 +148,7 @@ def down(scenario: Scenario) -> None:
     seconds = scenario.eventually(lambda: any(map(is_leader, scenario.testbed.controllers)), BOUND)
     scenario.check("seconds until there was a leader", seconds, START)
 
-    def released() -> dict[str, Write]:
-        scenario.testbed.audit.read()
-        releases = scenario.testbed.audit.releases
-        writes = {name: releases[scenario.ns.namespace, name] for name in due}
-        return {
-            name: attempts[-1]
-            for name, attempts in writes.items()
-            if attempts and attempts[-1].succeeded
-        }
-
+    released = partial(final_releases, scenario, scenario.ns, due)
     scenario.eventually(lambda: len(released()) == count, BOUND)
     final_writes = released()
     scenario.check("batch pods not released in time", count - len(final_writes))
@@ -178,4 +170,4 @@ def is_placed(scenario: Scenario, annotation: str) -> bool:
     """Return whether a pod with this annotation gets the term of the placement rule, once."""
     manifest = pod(f"dry-run-{scenario.mark}", {annotation: "yes"})
     (result,) = scenario.ns.create_pods([manifest], dry_run=True)
-    return terms(result) == 1
+    return sum(count_requirements(result)) == 1

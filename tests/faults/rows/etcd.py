@@ -10,7 +10,7 @@ from holdfast.webhook.kube.client import Cluster
 from tests.faults.rows.api_server import START_SECONDS
 from tests.faults.scenario import Scenario, Table
 
-FAULTS = Table(5)
+FAULTS = Table()
 
 PAUSED, RUNNING = 0.35, 0.05
 """Seconds for which etcd is paused each time, and for which it runs in between.
@@ -95,14 +95,11 @@ def slow(scenario: Scenario) -> None:
     scenario.check("no pods created", int(not latencies))
     median_latency = median(latencies) if latencies else PAUSED
     scenario.check("creations not slowed down", int(median_latency < PAUSED / 4))
-    scenario.figures["median seconds of a creation"] = round(median_latency, 3)
     audit = scenario.testbed.audit
     audit.read()
-    release_times = [
-        write.at
+    was_released = any(
+        write.succeeded and write.at >= began
         for name in list(load.due)
         for write in audit.releases[load.namespace, name]
-        if write.succeeded and write.at >= began
-    ]
-    scenario.figures["released during the fault"] = len(release_times)
-    scenario.check("no pods released", int(not release_times))
+    )
+    scenario.check("no pods released", int(not was_released))

@@ -20,7 +20,8 @@ from holdfast.webhook.model import approvals
 from tests.e2e.namespace import Namespace, Object, gates, pod, seconds
 from tests.e2e.workloads import EMPTY_JOB
 from tests.faults.rows import api_server, clocks, controller
-from tests.faults.scenario import BOUND, Action, Fault, Scenario
+from tests.faults.rows.own import create_extra_namespace, extra_namespace
+from tests.faults.scenario import BOUND, Action, Fault, Scenario, nothing
 from tests.support.scrapes import metric
 
 STARTING = 3
@@ -49,9 +50,7 @@ KEYS = tuple(f"holdfast.dev/{name}" for name in ("pace", "after", "window", "app
 
 def create_held_pods(scenario: Scenario) -> None:
     """Create the pods in a separate namespace, where running pods are not deleted."""
-    ns = _namespace(scenario)
-    Namespace.create_new(scenario.testbed.plane, ns.namespace)
-    scenario.extra_namespaces.append(ns.namespace)
+    ns = create_extra_namespace(scenario, "holds")
     opens = (int(time.time() + CREATION_SECONDS) // 60 + 1) * 60
     clock = time.strftime("%H:%M", time.gmtime(opens))
     closes = time.strftime("%H:%M", time.gmtime(opens + 3_600))
@@ -75,7 +74,7 @@ def while_held(fault: Action) -> Action:
     """Inject a fault while the Job completes and the pods are approved."""
 
     def inject(scenario: Scenario) -> None:
-        ns = _namespace(scenario)
+        ns = extra_namespace(scenario, "holds")
         with _ending_holds(scenario, ns):
             fault(scenario)
         completed_at = seconds(ns.get("job", "migrate")["status"]["completionTime"])
@@ -90,7 +89,8 @@ def check_holds(scenario: Scenario) -> None:
 
     This runs after the load, during which a busy kwok takes minutes to make paced pods ready.
     """
-    ns, count = _namespace(scenario), int(scenario.long_or_short(PACED, SHORT_PACED))
+    ns = extra_namespace(scenario, "holds")
+    count = int(scenario.long_or_short(PACED, SHORT_PACED))
 
     def left(*prefixes: str) -> list[str]:
         names = [
@@ -148,9 +148,7 @@ def hostile(scenario: Scenario) -> None:
 
 def create_frozen_pods(scenario: Scenario) -> None:
     """Freeze a separate namespace, and create pods in it that fall due soon."""
-    ns = _namespace(scenario)
-    Namespace.create_new(scenario.testbed.plane, ns.namespace)
-    scenario.extra_namespaces.append(ns.namespace)
+    ns = create_extra_namespace(scenario, "holds")
     freeze = ("annotate", "namespace", ns.namespace, "holdfast.dev/freeze=test")
     scenario.testbed.plane.kubectl(*freeze)
     for command in scenario.testbed.controllers:
@@ -162,15 +160,14 @@ def while_frozen(fault: Action) -> Action:
     """Inject a fault while the frozen pods are due, then end the freeze."""
 
     def inject(scenario: Scenario) -> None:
-        ns = _namespace(scenario)
+        ns = extra_namespace(scenario, "holds")
         fault(scenario)
         scenario.wait(RELEASE_SECONDS)
         scenario.check("pods released while frozen", len(_released(scenario, ns)))
         scenario.testbed.plane.kubectl(
             "annotate", "namespace", ns.namespace, "holdfast.dev/freeze-"
         )
-        seconds = scenario.eventually(lambda: len(_released(scenario, ns)) == PODS_PER_HOLD, BOUND)
-        scenario.figures["seconds from the end of the freeze to the last release"] = seconds
+        scenario.eventually(lambda: len(_released(scenario, ns)) == PODS_PER_HOLD, BOUND)
         held_count = PODS_PER_HOLD - len(_released(scenario, ns))
         scenario.check("pods not released after the freeze", held_count)
 
@@ -232,11 +229,6 @@ def _retry(ns: Namespace, command: tuple[str, ...], end: float) -> str:
             time.sleep(1)
         else:
             return ""
-
-
-def _namespace(scenario: Scenario) -> Namespace:
-    name = f"holds-{scenario.mark}"
-    return Namespace(scenario.testbed.plane, name)
 
 
 def _paced(replicas: int) -> Object:
@@ -323,7 +315,6 @@ def _row(name: str, inject: Action, broken: str, caught_by: str, **more: Any) ->
     """Return a row with pods that are held for all kinds of reasons."""
     return Fault(
         name,
-        11,
         inject,
         broken=broken,
         caught_by=caught_by,
@@ -332,7 +323,7 @@ def _row(name: str, inject: Action, broken: str, caught_by: str, **more: Any) ->
 
 
 _STARTING, _LATE = "paced pods starting at the same time", "waiting pods not released in time"
-_FROZEN: dict[str, Any] = {"prepare": create_frozen_pods, "verify": None, "minutes": 2.5}
+_FROZEN: dict[str, Any] = {"prepare": create_frozen_pods, "verify": nothing, "minutes": 2.5}
 
 FAULTS = [
     _row("holds-controller-killed", while_held(controller.killed), "forgets-who-starts", _STARTING),

@@ -10,7 +10,7 @@ from tests.e2e.namespace import Namespace, Object, created, gates, pod
 from tests.faults.rows.own import due_times, own_prefix
 from tests.faults.scenario import BOUND, Scenario, Table
 
-FAULTS = Table(7)
+FAULTS = Table()
 
 DELAY = 40.0
 """Seconds for which the pods are held: longer than the deletion of a namespace."""

@@ -19,18 +19,23 @@ from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.model.annotations import HELD_LABEL, RELEASED_ANNOTATION
 from tests.e2e.foreign_webhook import Object, other_webhook
 from tests.e2e.namespace import Namespace, gates, pod
+from tests.faults.audit import PodKey
 from tests.faults.load import GATE
 from tests.faults.rows.actors import MAX_LATE, lateness
-from tests.faults.rows.own import due_times, own_prefix
-from tests.faults.rows.scale import RATE, extra_namespace_name
-from tests.faults.scenario import BOUND, PodKey, Scenario, Table
+from tests.faults.rows.own import (
+    create_extra_namespace,
+    due_times,
+    extra_namespace,
+    held_pods,
+    own_prefix,
+)
+from tests.faults.rows.scale import RATE
+from tests.faults.scenario import BOUND, Scenario, Table
 
-FAULTS = Table(7)
+FAULTS = Table()
 
 MAX_MEDIAN_LATE = 1.0
 """Seconds by which half of other tenants' pods may be late; by default, all of them."""
-STRIPS, REWRITES = "strips", "rewrites"
-"""Names of the namespaces in which the webhook removes our label, or rewrites our annotations."""
 RESPONSE_SECONDS = 1.0
 """Seconds that the webhook takes for each response."""
 FORGED = {RELEASED_ANNOTATION: "2020-01-01T00:00:00Z", "holdfast.dev/held": "delay=1"}
@@ -60,9 +65,8 @@ def rewriting(scenario: Scenario) -> None:
     Each of its responses is slow.
     """
     plane = scenario.testbed.plane
-    namespaces = [extra_namespace_name(scenario, name) for name in (STRIPS, REWRITES)]
-    strips, rewrites = (Namespace.create_new(plane, name) for name in namespaces)
-    scenario.extra_namespaces += namespaces
+    strips, rewrites = (create_extra_namespace(scenario, name) for name in ("strips", "rewrites"))
+    namespaces = [strips.namespace, rewrites.namespace]
     names = [f"{own_prefix(scenario)}{number}" for number in range(6 if scenario.short else 40)]
     manifests = [pod(name, {"delay": "15"}) for name in names]
 
@@ -99,22 +103,19 @@ def rewriting(scenario: Scenario) -> None:
             (rewrites, "with forged annotations"),
         ):
             scenario.eventually(partial(_has_no_held_pods, ns), BOUND)
-            scenario.check(f"pods {description} not released", len(_held(ns)))
+            scenario.check(f"pods {description} not released", len(held_pods(ns)))
         _check_other_tenants(scenario, due, time.time())
 
 
 def _has_no_held_pods(ns: Namespace) -> bool:
-    return not _held(ns)
-
-
-def _held(ns: Namespace) -> list[Object]:
-    return [manifest for manifest in ns.all("pods") if GATE in gates(manifest)]
+    return not held_pods(ns)
 
 
 def burst_keys(scenario: Scenario) -> list[PodKey]:
     """Return the keys of the pods in one namespace that are due at once."""
     count = 200 if scenario.short else 3_000
-    return [(extra_namespace_name(scenario, "burst"), f"burst-{number}") for number in range(count)]
+    namespace = extra_namespace(scenario, "burst").namespace
+    return [(namespace, f"burst-{number}") for number in range(count)]
 
 
 def create_burst(scenario: Scenario) -> None:
@@ -122,11 +123,8 @@ def create_burst(scenario: Scenario) -> None:
 
     No scheduler binds them.
     """
-    keys = burst_keys(scenario)
-    ns = Namespace.create_new(scenario.testbed.plane, keys[0][0])
-    scenario.extra_namespaces.append(ns.namespace)
-    began = time.time()
-    scenario.due = int(began + 15 + 2 * len(keys) / RATE)
+    keys, ns = burst_keys(scenario), create_extra_namespace(scenario, "burst")
+    scenario.due = int(time.time() + 15 + 2 * len(keys) / RATE)
     timestamp = datetime.fromtimestamp(scenario.due, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
     annotations = {"holdfast.dev/not-before": timestamp}
     ns.create_pods(pod(name, annotations, schedulerName="none") for _, name in keys)
@@ -151,7 +149,6 @@ def burst(scenario: Scenario) -> None:
     time.sleep(max(0.0, due - time.time()))
     scenario.eventually(lambda: len(_released(scenario, keys)) == len(keys), BOUND)
     until = time.time()
-    scenario.figures["seconds until the burst was released"] = round(until - due, 1)
     scenario.check("burst pods not released", len(keys) - len(_released(scenario, keys)))
     _check_other_tenants(scenario, due - 1, until, MAX_LATE)
 
@@ -163,9 +160,7 @@ def count_waiting(scenario: Scenario) -> int:
 
 def create_waiting_pods(scenario: Scenario) -> None:
     """Create a namespace with the objects, and the pods that wait for them."""
-    namespace = extra_namespace_name(scenario, "after")
-    ns = Namespace.create_new(scenario.testbed.plane, namespace)
-    scenario.extra_namespaces.append(namespace)
+    ns = create_extra_namespace(scenario, "after")
     numbers = range(count_waiting(scenario) * OBJECTS_PER_POD)
     with (
         closing(Cluster.connect(ns.plane.kubeconfig)) as cluster,
@@ -176,7 +171,7 @@ def create_waiting_pods(scenario: Scenario) -> None:
             slice_ = {"metadata": {"name": name, "labels": {"kubernetes.io/service-name": name}}}
             ready = name != SHARED and int(name.removeprefix("s-")) % OBJECTS_PER_POD > 0
             body = msgspec.json.encode({**slice_, "addressType": "IPv4", **_endpoints(ready=ready)})
-            cluster.request("POST", SLICES.format(namespace), body=body)
+            cluster.request("POST", SLICES.format(ns.namespace), body=body)
 
         list(pool.map(create, [SHARED, *(f"s-{number}" for number in numbers)]))
     ns.create_pods(
@@ -196,7 +191,7 @@ def create_waiting_pods(scenario: Scenario) -> None:
 )
 def changing_objects(scenario: Scenario) -> None:
     """Change 5,000 objects that a tenant's pods wait for, and one that all of them wait for."""
-    namespace = extra_namespace_name(scenario, "after")
+    namespace = extra_namespace(scenario, "after").namespace
     keys = [(namespace, f"waits-{number}") for number in range(count_waiting(scenario))]
     path = SLICES.format(namespace)
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
@@ -206,9 +201,8 @@ def changing_objects(scenario: Scenario) -> None:
             cluster.request("PATCH", f"{path}/{name}", body=body, content_type=MERGE_PATCH)
 
         began = time.time()
-        changes = _change_repeatedly(scenario, change)
+        _change_repeatedly(scenario, change)
         until = time.time()
-        scenario.figures["changes per second"] = round(changes / (until - began), 1)
         scenario.check("pods released before their objects", len(_released(scenario, keys)))
         _check_other_tenants(scenario, began, until)
         not_ready = [f"s-{number * OBJECTS_PER_POD}" for number in range(len(keys))]
@@ -218,8 +212,8 @@ def changing_objects(scenario: Scenario) -> None:
     scenario.check("waiting pods not released", len(keys) - len(_released(scenario, keys)))
 
 
-def _change_repeatedly(scenario: Scenario, change: Callable[[str, bool], None]) -> int:
-    """Make objects not ready and ready again at a steady rate; return the number of changes."""
+def _change_repeatedly(scenario: Scenario, change: Callable[[str, bool], None]) -> None:
+    """Make objects not ready and ready again at a steady rate."""
     began, seconds = time.monotonic(), scenario.long_or_short(30, 8)
     numbers = range(count_waiting(scenario) * OBJECTS_PER_POD)
     names = [f"s-{number}" for number in numbers if number % OBJECTS_PER_POD]
@@ -228,13 +222,11 @@ def _change_repeatedly(scenario: Scenario, change: Callable[[str, bool], None]) 
         change(name, False)
         change(name, True)
 
-    flips = int(seconds * CHANGES / 2)
     with ThreadPoolExecutor(IN_FLIGHT) as pool:
-        for flipped in range(flips):
+        for flipped in range(int(seconds * CHANGES / 2)):
             time.sleep(max(0.0, began + 2 * flipped / CHANGES - time.monotonic()))
             position = flipped % SHARED_EVERY
             pool.submit(flip, names[flipped % len(names)] if position else SHARED)
-    return 2 * flips
 
 
 def _targets(number: int) -> str:

@@ -1,4 +1,4 @@
-"""The pods that a row creates for itself, alongside the load."""
+"""The namespaces and pods that a row creates for itself, alongside the load."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import closing, suppress
@@ -8,10 +8,21 @@ import msgspec
 from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.kube.api import JSON_PATCH, pod_path
 from holdfast.webhook.kube.client import Cluster
-from tests.e2e.namespace import Object, created, gates
-from tests.faults.scenario import PodKey, Scenario
+from tests.e2e.namespace import Namespace, Object, created, gates
+from tests.faults.audit import PodKey, Write
+from tests.faults.load import GATE
+from tests.faults.scenario import Scenario
 
-NOT_FOUND = 404
+
+def extra_namespace(scenario: Scenario, name: str) -> Namespace:
+    """Return a further namespace of the row, in which running pods are not deleted regularly."""
+    return Namespace(scenario.testbed.plane, f"{name}-{scenario.mark}")
+
+
+def create_extra_namespace(scenario: Scenario, name: str) -> Namespace:
+    ns = extra_namespace(scenario, name)
+    scenario.extra_namespaces.append(ns.namespace)
+    return Namespace.create_new(ns.plane, ns.namespace)
 
 
 def own_prefix(scenario: Scenario) -> str:
@@ -21,9 +32,25 @@ def own_prefix(scenario: Scenario) -> str:
 
 def pods_with_gate(scenario: Scenario, gate: str) -> list[str]:
     """Return the names of the row's own pods that have a gate."""
-    pods = [pod for pod in scenario.ns.all("pods") if gate in gates(pod)]
-    names = [str(pod["metadata"]["name"]) for pod in pods]
+    names = held_pods(scenario.ns, gate)
     return [name for name in names if name.startswith(own_prefix(scenario))]
+
+
+def held_pods(ns: Namespace, gate: str = GATE) -> list[str]:
+    """Return the names of the pods in a namespace that have a gate."""
+    return [str(pod["metadata"]["name"]) for pod in ns.all("pods") if gate in gates(pod)]
+
+
+def final_releases(scenario: Scenario, ns: Namespace, names: Iterable[str]) -> dict[str, Write]:
+    """Return the last write of each of these pods by Holdfast, if it succeeded."""
+    scenario.testbed.audit.read()
+    releases = scenario.testbed.audit.releases
+    writes = {name: releases[ns.namespace, name] for name in names}
+    return {
+        name: attempts[-1]
+        for name, attempts in writes.items()
+        if attempts and attempts[-1].succeeded
+    }
 
 
 def due_times(pods: Iterable[Object]) -> Mapping[PodKey, float]:
@@ -41,7 +68,7 @@ def remove_gate(scenario: Scenario, names: Iterable[str], gate: str) -> None:
     with closing(Cluster.connect(scenario.testbed.plane.kubeconfig)) as cluster:
         for name in names:
             path = pod_path(scenario.ns.namespace, name)
-            while gate in (pod_gates := read_gates(cluster, path)):
+            while gate in (pod_gates := gates(scenario.ns.find("pod", name) or {"spec": {}})):
                 pointer = f"/spec/schedulingGates/{pod_gates.index(gate)}"
                 operations = [
                     {"op": "test", "path": pointer, "value": {"name": gate}},
@@ -50,13 +77,3 @@ def remove_gate(scenario: Scenario, names: Iterable[str], gate: str) -> None:
                 body = msgspec.json.encode(operations)
                 with suppress(ApiStatusError):  # its index has changed
                     cluster.request("PATCH", path, body=body, content_type=JSON_PATCH)
-
-
-def read_gates(cluster: Cluster, path: str) -> list[str]:
-    """Read a pod's gates; a pod that has been deleted has none."""
-    try:
-        return gates(msgspec.json.decode(cluster.request("GET", path)))
-    except ApiStatusError as exc:
-        if exc.status != NOT_FOUND:
-            raise
-        return []

@@ -7,15 +7,14 @@ from pathlib import Path
 
 from tests.e2e.foreign_webhook import Object, other_webhook
 from tests.e2e.namespace import gates, pod
-from tests.faults.load import GATE, ROLE
-from tests.faults.rows.own import due_times, own_prefix
+from tests.faults.load import GATE, REQUIRED, ROLE, count_requirements, terms
+from tests.faults.rows.own import create_extra_namespace, due_times, own_prefix
 from tests.faults.scenario import BOUND, Scenario, Table
 
-FAULTS = Table(7)
+FAULTS = Table()
 
 OTHERS: Object = {"matchExpressions": [{"key": "example.com/none", "operator": "DoesNotExist"}]}
 """A term that every node matches: without our requirement it would permit any node."""
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
 TERMS = 3
 """The first webhook adds a term before ours runs, and the last one adds a term after it. Then the
 first one is reinvoked and adds a third term, before ours is reinvoked."""
@@ -40,11 +39,9 @@ def reinvoked(scenario: Scenario) -> None:
             return [{"op": "add", "path": "/metadata/annotations/seen-by", "value": name}]
         return []
 
-    plane, name = scenario.testbed.plane, f"{scenario.ns.namespace}-{scenario.mark}-reviewed"
-    scenario.extra_namespaces.append(name)
-    ns = type(scenario.ns).create_new(plane, name)
+    plane, ns = scenario.testbed.plane, create_extra_namespace(scenario, "reviewed")
     names = [f"{own_prefix(scenario)}{number}" for number in range(6 if scenario.short else 40)]
-    manifests = [pod(pod_name, {"delay": "6", "type": "space"}) for pod_name in names]
+    manifests = [pod(name, {"delay": "6", "type": "space"}) for name in names]
 
     def is_called() -> bool:
         (manifest,) = ns.create_pods(manifests[:1], dry_run=True)
@@ -64,8 +61,7 @@ def reinvoked(scenario: Scenario) -> None:
     scenario.check("pods without our requirement once in each term", len(wrong_pods))
     wrong_pods = [manifest for manifest in pods if gates(manifest) != [GATE]]
     scenario.check("own pods without exactly one gate", len(wrong_pods))
-    first_round, second_round = rounds(plane.audit_log, name)
-    scenario.figures["reviewed twice"] = len(first_round & second_round)
+    first_round, second_round = rounds(plane.audit_log, ns.namespace)
     scenario.check("pods not reviewed twice", len(names) - len(first_round & second_round))
 
     def are_bound() -> bool:
@@ -81,12 +77,6 @@ def reinvoked(scenario: Scenario) -> None:
     scenario.check("pods on excluded nodes", len(misplaced_pods))
 
 
-def terms(manifest: Object) -> list[Object]:
-    """Return the required terms of a pod's node affinity."""
-    affinity = manifest["spec"].get("affinity", {}).get("nodeAffinity", {})
-    return list(affinity.get(REQUIRED, {}).get("nodeSelectorTerms", ()))
-
-
 def add_term(manifest: Object) -> list[Object]:
     """Return a patch that adds another term."""
     path = "/spec/affinity"
@@ -95,14 +85,6 @@ def add_term(manifest: Object) -> list[Object]:
         return [{"op": "add", "path": path, "value": OTHERS}]
     affinity = {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [OTHERS]}}}
     return [{"op": "add", "path": path, "value": affinity}]
-
-
-def count_requirements(manifest: Object) -> list[int]:
-    """Return how often each of a pod's terms has our requirement."""
-    return [
-        sum(expression["key"] == ROLE for expression in term.get("matchExpressions", ()))
-        for term in terms(manifest)
-    ]
 
 
 def rounds(log: Path, namespace: str) -> tuple[set[str], set[str]]:

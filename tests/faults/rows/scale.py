@@ -8,18 +8,17 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 import psutil
-import yaml
 
 from demo.command import Command
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube.client import Cluster
-from tests.e2e.accounts import MANIFESTS
-from tests.e2e.namespace import Namespace, pod
-from tests.faults.audit import Write
+from tests.e2e.namespace import pod
+from tests.faults.rows.own import create_extra_namespace, extra_namespace, final_releases
 from tests.faults.scenario import BOUND, Scenario, Table
+from tests.server.memory import allowed
 from tests.support.scrapes import metric
 
-FAULTS = Table(9)
+FAULTS = Table()
 
 RATE = 100.0
 """Creations a second that a small machine can handle before the load starts."""
@@ -77,30 +76,17 @@ def many(scenario: Scenario) -> None:
         for name, process in scenario.testbed.processes().items()
         if name.startswith("controller")
     )
-    scenario.check("MiB of a controller", peak_bytes / 2**20, memory_limit())
+    scenario.check("MiB of a controller", peak_bytes / 2**20, allowed("controller") / 2**20)
     with scenario.load.without_annotations():  # until the load's held pods are released
         scenario.eventually(lambda: metric(leader, HELD_PODS) == count)
         difference = abs(count - metric(leader, HELD_PODS))
     scenario.check("held pods miscounted by the leader", difference)
     scenario.testbed.audit.read()
     releases = sum(
-        namespace == extra_namespace_name(scenario, HELD)
+        namespace == extra_namespace(scenario, HELD).namespace
         for namespace, _ in list(scenario.testbed.audit.releases)
     )
     scenario.check("early releases of held pods", releases)
-    scenario.figures["held"] = count
-
-
-def extra_namespace_name(scenario: Scenario, name: str) -> str:
-    """Return the name of a further namespace of the row."""
-    return f"{name}-{scenario.mark}"
-
-
-def create_extra_namespace(scenario: Scenario, name: str) -> Namespace:
-    """Create a namespace next to that of the load, whose running pods are deleted regularly."""
-    ns = Namespace.create_new(scenario.testbed.plane, extra_namespace_name(scenario, name))
-    scenario.extra_namespaces.append(ns.namespace)
-    return ns
 
 
 def knows(controller: Command, count: int) -> bool:
@@ -135,17 +121,8 @@ def at_once(scenario: Scenario) -> None:
     """Let 5,000 pods be due in the same second, while others keep the API server busy."""
     names, due = due_names(scenario), scenario.due
     scenario.check("seconds by which the last pod was created too late", time.time() - due)
-    namespace, audit, stop = (
-        extra_namespace_name(scenario, DUE),
-        scenario.testbed.audit,
-        threading.Event(),
-    )
-
-    def released() -> list[Write]:
-        audit.read()
-        writes = [audit.releases[namespace, name] for name in names]
-        return [attempts[-1] for attempts in writes if attempts and attempts[-1].succeeded]
-
+    released = partial(final_releases, scenario, extra_namespace(scenario, DUE), names)
+    stop = threading.Event()
     with ThreadPoolExecutor(LISTERS) as pool:
         time.sleep(max(0.0, due - time.time() - 1))
         for _ in range(LISTERS):
@@ -154,11 +131,9 @@ def at_once(scenario: Scenario) -> None:
         scenario.eventually(lambda: len(released()) == len(names), 2 * BOUND)
         idle = round(100 - psutil.cpu_percent(), 1)
         stop.set()
-    if scenario.short:
-        scenario.figures["percent of processor time idle"] = idle
-    else:
+    if not scenario.short:
         scenario.check("percent of processor time idle", idle, MAX_IDLE)
-    final_writes = released()
+    final_writes = released().values()
     scenario.check("early", sum(write.at < due for write in final_writes))
     scenario.check("pods not released", len(names) - len(final_writes))
     scenario.check(
@@ -174,13 +149,3 @@ def list_pods(scenario: Scenario, stop: threading.Event) -> None:
         while not stop.is_set():
             with suppress(ClusterError):
                 cluster.request("GET", "/api/v1/pods", query={"limit": 500})
-
-
-def memory_limit() -> float:
-    """Return the memory limit of a controller in the manifests, in MiB."""
-    text = (MANIFESTS / "base" / "controller.yaml").read_text()
-    (deployment,) = [
-        document for document in yaml.safe_load_all(text) if document["kind"] == "Deployment"
-    ]
-    (container,) = deployment["spec"]["template"]["spec"]["containers"]
-    return float(container["resources"]["limits"]["memory"].removesuffix("Mi"))

@@ -27,7 +27,7 @@ from tests.faults.rows import webhook as servers
 from tests.faults.scenario import Fault, Scenario, Table
 from tests.faults.testbed import CONTROLLERS
 
-FAULTS = Table(10)
+FAULTS = Table()
 
 STEADY = [
     *api_server.FAULTS,
@@ -119,10 +119,6 @@ def soak(scenario: Scenario) -> None:
             for key in figures_before.keys() & figures_after.keys()
         ]
         scenario.check(f"growth in {name}", round(max([0.0, *growths]), 1), limits[name])
-        maximum = max(
-            (process_figures[number] for process_figures in figures_after.values()), default=0.0
-        )
-        scenario.figures[f"maximum {name} at the end"] = round(maximum, 1)
 
 
 def run_faults(
@@ -143,7 +139,6 @@ def run_faults(
         for name, check in inner.checks.items():
             if not check.passed:
                 scenario.checks[f"{fault.name}: {name}"] = check
-        scenario.figures[fault.name] = scenario.figures.get(fault.name, 0) + 1
         scenario.wait(PAUSE)
 
 

@@ -16,7 +16,7 @@ from demo.command import Command
 from tests.faults.scenario import Scenario, Table
 from tests.support.builders import make_pod, make_review
 
-FAULTS = Table(1)
+FAULTS = Table()
 
 ERRORS_END = 5.0
 """Seconds in which errors end after one replica has ended."""
@@ -53,10 +53,11 @@ def kill_all(processes: Iterable[psutil.Process]) -> None:
         process.kill()
 
 
-def error_duration(scenario: Scenario, since: float) -> float:
-    """Return for how many seconds after `since` creations still failed; 0 if none did."""
+def check_errors_end(scenario: Scenario, since: float, limit: float = ERRORS_END) -> None:
+    """Check that creations failed for at most `limit` seconds after `since`."""
+    scenario.wait(max(0.0, since + limit + _TIMEOUT - time.time()))
     failures = [failure.at - since for failure in scenario.load.failures if failure.by_webhook]
-    return max([0.0, *(seconds for seconds in failures if seconds > 0)])
+    scenario.check("seconds until errors ended", max([0.0, *failures]), limit)
 
 
 def busiest(scenario: Scenario) -> int:
@@ -97,10 +98,7 @@ def killed(scenario: Scenario) -> None:
         removal_seconds = time.time() - since
         scenario.testbed.replicas[number].kill()
         scenario.testbed.restart(number)
-        limit = ERRORS_END + removal_seconds - KUBELET_SECONDS
-        scenario.wait(max(0.0, since + limit + _TIMEOUT - time.time()))
-        scenario.figures["seconds until the replica left the Service"] = round(removal_seconds, 1)
-        scenario.check("seconds until errors ended", error_duration(scenario, since), limit)
+        check_errors_end(scenario, since, ERRORS_END + removal_seconds - KUBELET_SECONDS)
 
 
 @FAULTS.row(
@@ -135,8 +133,6 @@ def stopped(scenario: Scenario) -> None:
         failure_count = sum(
             failure.by_webhook and failure.at >= removed_at for failure in scenario.load.failures
         )
-        scenario.figures[f"connections to stopped replica {number}"] = connection_count
-        scenario.figures[f"creations failed by stopped replica {number}"] = failure_count
         scenario.check(
             "failed creations beyond one per connection", max(0, failure_count - connection_count)
         )
@@ -155,10 +151,7 @@ def out_of_memory(scenario: Scenario) -> None:
     for number in (0, 1) * (1 if scenario.short else 2):
         since = time.time()
         kill_all(process_tree(scenario.testbed.replicas[number].pid)[:-1])
-        scenario.wait(ERRORS_END + _MARGIN + _TIMEOUT)
-        scenario.check(
-            "seconds until errors ended", error_duration(scenario, since), ERRORS_END + _MARGIN
-        )
+        check_errors_end(scenario, since, ERRORS_END + _MARGIN)
 
 
 @FAULTS.row(
@@ -182,9 +175,7 @@ def all_down(scenario: Scenario) -> None:
     scenario.check("no pods rejected", int(not rejections))
     for number in range(2):
         scenario.testbed.restart(number)
-    since = time.time()
-    scenario.wait(ERRORS_END + _TIMEOUT)
-    scenario.check("seconds until errors ended", error_duration(scenario, since), ERRORS_END)
+    check_errors_end(scenario, time.time())
 
 
 @FAULTS.row("webhook-slow", broken="one-at-a-time", caught_by="annotated pods rejected: timed out")
@@ -262,7 +253,7 @@ def no_descriptors(scenario: Scenario) -> None:
     before_fault = [count_accept_errors(replica) for replica in replicas]
     with (
         limited(replicas, psutil.RLIMIT_NOFILE, lambda process: process.num_fds()),
-        descriptors_taken(replicas) as descriptor_count,
+        descriptors_taken(replicas),
     ):
         since, due_count = time.time(), len(load.due)
         scenario.wait(60, 8)
@@ -282,21 +273,13 @@ def no_descriptors(scenario: Scenario) -> None:
         len(failures) / max(1, len(failures) + held_count),
         MAX_REJECTED,
     )
-    scenario.figures |= {
-        "held during the fault": held_count,
-        "rejected during the fault": len(failures),
-        "descriptors taken": descriptor_count,
-    }
-    since = time.time()
-    scenario.wait(ERRORS_END + _TIMEOUT)
-    scenario.check("seconds until errors ended", error_duration(scenario, since), ERRORS_END)
+    check_errors_end(scenario, time.time())
 
 
 @contextmanager
-def descriptors_taken(replicas: Iterable[Command]) -> Iterator[int]:
-    """Use up the remaining descriptors with clients that sent one request; yield their number."""
+def descriptors_taken(replicas: Iterable[Command]) -> Iterator[None]:
+    """Use up the remaining descriptors with clients that sent one request."""
     context = ssl._create_unverified_context()
-    descriptor_count = 0
     with ExitStack() as stack:
         for replica in replicas:
             for _ in range(MAX_FREE):
@@ -310,8 +293,7 @@ def descriptors_taken(replicas: Iterable[Command]) -> Iterator[int]:
                     client.getresponse().read()
                 except OSError:
                     break
-                descriptor_count += 1
-        yield descriptor_count
+        yield
 
 
 def count_accept_errors(replica: Command) -> int:

@@ -10,7 +10,7 @@ import pytest
 from cryptography import x509
 from cryptography.hazmat.primitives import serialization
 from cryptography.hazmat.primitives.asymmetric import rsa
-from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
+from cryptography.x509.oid import ExtendedKeyUsageOID
 from cryptography.x509.verification import PolicyBuilder, Store, VerificationError
 
 from holdfast.certs import authority
@@ -44,8 +44,8 @@ def extension(pair: KeyPair, kind: type[x509.ExtensionType]) -> x509.Extension[x
     return read(pair).extensions.get_extension_for_class(kind)
 
 
-def policy(*, at: datetime = NOW, ca: KeyPair = CA) -> PolicyBuilder:
-    return PolicyBuilder().store(Store([read(ca)])).time(at)
+def policy(ca: KeyPair = CA) -> PolicyBuilder:
+    return PolicyBuilder().store(Store([read(ca)])).time(NOW)
 
 
 # --- the chain verifies ------------------------------------------------------------------------
@@ -73,31 +73,6 @@ def test_client_verifies() -> None:
     assert [read(CLIENT), read(CA)] == verified.chain
 
 
-@pytest.mark.parametrize(
-    ("name", "at", "ca"),
-    [
-        pytest.param("other.svc", NOW, CA, id="another name"),
-        pytest.param("localhost", NOW + 31 * DAY, CA, id="expired"),
-        pytest.param("localhost", NOW - 2 * timedelta(hours=1), CA, id="not valid yet"),
-        pytest.param("localhost", NOW, authority.new_ca("test CA", now=NOW), id="another CA"),
-    ],
-)
-def test_server_does_not_verify(name: str, at: datetime, ca: KeyPair) -> None:
-    verifier = policy(at=at, ca=ca).build_server_verifier(x509.DNSName(name))
-    with pytest.raises(VerificationError):
-        verifier.verify(read(LEAF), [])
-
-
-def test_client_certificate_is_invalid_for_a_server() -> None:
-    with pytest.raises(VerificationError):
-        policy().build_server_verifier(x509.DNSName("jane")).verify(read(CLIENT), [])
-
-
-def test_server_certificate_is_invalid_for_a_client() -> None:
-    with pytest.raises(VerificationError):
-        policy().build_client_verifier().verify(read(LEAF), [])
-
-
 LIMITED = authority.new_ca("limited", now=NOW, dns_names=["hook.system.svc"])
 
 
@@ -115,7 +90,7 @@ def test_name_constrained_ca_is_valid_only_for_its_names(
     names: dict[str, Any], verified: bool
 ) -> None:
     leaf = authority.issue(LIMITED, common_name="x", now=NOW, **names)
-    verifier = policy(ca=LIMITED).build_server_verifier(x509.DNSName("hook.system.svc"))
+    verifier = policy(LIMITED).build_server_verifier(x509.DNSName("hook.system.svc"))
     with nullcontext() if verified else pytest.raises(VerificationError):
         verifier.verify(read(leaf), [])
 
@@ -123,7 +98,7 @@ def test_name_constrained_ca_is_valid_only_for_its_names(
 def test_name_constrained_ca_signs_no_valid_client_certificates() -> None:
     leaf = authority.issue(LIMITED, common_name="x", now=NOW, usage=Usage.CLIENT)
     with pytest.raises(VerificationError):
-        policy(ca=LIMITED).build_client_verifier().verify(read(leaf), [])
+        policy(LIMITED).build_client_verifier().verify(read(leaf), [])
 
 
 # --- contents ----------------------------------------------------------------------------------
@@ -144,24 +119,16 @@ def test_lifetime_begins_an_hour_early(pair: KeyPair, lifetime: timedelta) -> No
     assert NOW + lifetime == read(pair).not_valid_after_utc == authority.not_after(pair.certificate)
 
 
-def test_no_alternative_names() -> None:
-    pair = authority.issue(CA, common_name="x", now=NOW)
-
-    with pytest.raises(x509.ExtensionNotFound):
-        extension(pair, x509.SubjectAlternativeName)
+SERVER_AUTH, CLIENT_AUTH = ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH
 
 
 @pytest.mark.parametrize(
     ("usage", "expected"),
     [
-        (Usage.SERVER, [ExtendedKeyUsageOID.SERVER_AUTH]),
-        (Usage.CLIENT, [ExtendedKeyUsageOID.CLIENT_AUTH]),
-        (
-            Usage.SERVER | Usage.CLIENT,
-            [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH],
-        ),
+        pytest.param(Usage.SERVER, [SERVER_AUTH], id="server"),
+        pytest.param(Usage.CLIENT, [CLIENT_AUTH], id="client"),
+        pytest.param(Usage.SERVER | Usage.CLIENT, [SERVER_AUTH, CLIENT_AUTH], id="both"),
     ],
-    ids=["server", "client", "both"],
 )
 def test_extended_key_usage(usage: Usage, expected: list[x509.ObjectIdentifier]) -> None:
     pair = authority.issue(CA, common_name="x", now=NOW, usage=usage)
@@ -186,17 +153,7 @@ def test_only_the_ca_may_sign(pair: KeyPair, signs: bool) -> None:
 
 
 def test_client_subject_has_user_and_groups() -> None:
-    subject = read(CLIENT).subject
-
-    assert [
-        attribute.value for attribute in subject.get_attributes_for_oid(NameOID.COMMON_NAME)
-    ] == ["jane"]
-    assert [
-        attribute.value for attribute in subject.get_attributes_for_oid(NameOID.ORGANIZATION_NAME)
-    ] == [
-        "system:masters",
-        "dev",
-    ]
+    assert read(CLIENT).subject.rfc4514_string() == "CN=jane,O=dev,O=system:masters"
 
 
 # --- keys --------------------------------------------------------------------------------------
@@ -236,12 +193,6 @@ def test_ca_with_an_rsa_key_is_rejected() -> None:
         authority.issue(KeyPair(CA.certificate, key), common_name="x", now=NOW)
 
 
-@pytest.mark.parametrize("address", ["localhost", "300.0.0.1", ""])
-def test_invalid_ip_address_is_rejected(address: str) -> None:
-    with pytest.raises(ValueError, match="does not appear to be an IPv4 or IPv6 address"):
-        authority.issue(CA, common_name="x", now=NOW, ip_addresses=[address])
-
-
 @pytest.mark.parametrize("part", [authority._BEGIN, authority._END, b"\n"])
 def test_large_pem_is_read_up_to_the_limits(part: bytes) -> None:
     text = (part + b"\n") * (1_000_000 // len(part))
@@ -278,11 +229,6 @@ def test_ca_with_an_unreadable_subject_does_not_sign() -> None:
     pem = ssl.DER_cert_to_PEM_cert(before + b"\xff\xfeAA" + after).encode()
     assert authority.pair_matches(KeyPair(pem, pair.key))
     assert not authority.can_sign(KeyPair(pem, pair.key))
-
-
-def test_expiry_of_an_invalid_certificate_is_an_error() -> None:
-    with pytest.raises(ValueError, match="PEM"):
-        authority.not_after(b"x")
 
 
 def test_certificate_with_an_unknown_version_is_rejected() -> None:

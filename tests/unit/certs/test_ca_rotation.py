@@ -5,51 +5,26 @@ from datetime import datetime, timedelta
 from typing import Any
 
 import pytest
-from cryptography import x509
-from cryptography.hazmat.primitives import hashes, serialization
-from cryptography.hazmat.primitives.asymmetric import rsa
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from holdfast.certs import authority, rotation
 from holdfast.certs.rotation import Action, Authority, Data, Observation, carry_out, next_step
+from tests.support.rsa_certificates import rsa_ca
 from tests.unit.certs.certificates import (
     DAY,
     NOW,
     PLAN,
     action,
     another,
-    fingerprint,
     first,
     run_next_step,
     steady,
     trusted,
 )
 
-
-def rsa_ca() -> Data:
-    """Make a foreign CA with an RSA key."""
-    key = rsa.generate_private_key(public_exponent=65537, key_size=2048)
-    name = x509.Name([x509.NameAttribute(x509.NameOID.COMMON_NAME, "theirs")])
-    certificate = (
-        x509.CertificateBuilder()
-        .subject_name(name)
-        .issuer_name(name)
-        .public_key(key.public_key())
-        .serial_number(1)
-        .not_valid_before(NOW - DAY)
-        .not_valid_after(NOW + 365 * DAY)
-        .add_extension(x509.BasicConstraints(ca=True, path_length=None), critical=True)
-        .sign(key, hashes.SHA256())
-    )
-    pem, encryption = serialization.Encoding.PEM, serialization.NoEncryption()
-    return {
-        "tls.crt": certificate.public_bytes(pem),
-        "tls.key": key.private_bytes(pem, serialization.PrivateFormat.PKCS8, encryption),
-    }
-
-
-RSA = rsa_ca()
+RSA_PAIR = rsa_ca(NOW)
+RSA = {"tls.crt": RSA_PAIR.certificate, "tls.key": RSA_PAIR.key}
 
 
 def test_ca_rotation_step_by_step() -> None:
@@ -113,27 +88,24 @@ def test_lost_ca_stays_trusted(lost: Data | None) -> None:
     assert rotation.serves(authority.read(leaf["tls.crt"]), updated.bundle, NOW, PLAN.names)
 
 
-def test_lost_ca_is_recovered_from_the_leaf_secret() -> None:
-    ca, _ = first()
-    updated = Authority.read(run_next_step(steady(authority=None, bundles=[b""])))
+@pytest.mark.parametrize(
+    ("changes", "retired"),
+    [
+        pytest.param(
+            {"authority": None, "bundles": [b""]}, [first()[0]], id="only in the leaf's Secret"
+        ),
+        pytest.param(
+            {"authority": {**first()[0], "tls.key": another()[0]["tls.key"]}},
+            [first()[0]],
+            id="key of another CA",
+        ),
+        pytest.param({"authority": RSA}, [RSA, first()[0]], id="RSA key"),
+    ],
+)
+def test_unusable_ca_is_retired(changes: dict[str, Any], retired: list[Data]) -> None:
+    updated = Authority.read(run_next_step(steady(**changes)))
     assert updated is not None
-    assert [certificate.pem for certificate in updated.retired] == [ca["tls.crt"]]
-
-
-def test_ca_without_its_key_is_retired() -> None:
-    ca, _ = first()
-    observed = steady(authority={**ca, "tls.key": another()[0]["tls.key"]})
-    updated = Authority.read(run_next_step(observed))
-    assert updated is not None
-    assert [certificate.pem for certificate in updated.retired] == [ca["tls.crt"]]
-
-
-def test_ca_with_an_rsa_key_is_retired() -> None:
-    updated = Authority.read(run_next_step(steady(authority=RSA)))
-    assert updated is not None
-    assert fingerprint(RSA["tls.crt"]) in {
-        certificate.fingerprint for certificate in updated.retired
-    }
+    assert [certificate.pem for certificate in updated.retired] == [ca["tls.crt"] for ca in retired]
 
 
 def restored(**others: Any) -> Observation:
@@ -175,28 +147,6 @@ def test_served_ca_missing_from_a_restored_secret_stays_trusted(
     assert rotation.serves(certificate, updated.bundle, observed.now, PLAN.names)
     # nothing is issued until API servers trust the CA
     assert action(replace(observed, authority=data)) is None
-
-
-def test_restored_ca_signs_once_trusted_and_replaces_the_other() -> None:
-    ca, (other_ca, _) = first()[0], another()
-    data = run_next_step(restored())
-    bundles = [ca["tls.crt"] + other_ca["tls.crt"]]
-    trusted_cas = {**trusted(ca), **trusted(other_ca)}
-    observed = restored(authority=data, bundles=bundles, trusted=trusted_cas)
-    assert action(observed) is Action.ISSUE
-    leaf = run_next_step(observed)
-    served = [authority.read(leaf["tls.crt"])]
-    after_issue = restored(
-        now=NOW + PLAN.settling,
-        authority=data,
-        leaf=leaf,
-        bundles=bundles,
-        trusted=trusted_cas,
-        served=served,
-    )
-    assert action(after_issue) is Action.FORGET
-    assert run_next_step(after_issue) == ca
-    assert action(replace(after_issue, authority=ca)) is None
 
 
 def test_bundled_ca_without_a_valid_served_leaf_is_not_retained() -> None:

@@ -33,11 +33,6 @@ def test_ca_is_created_before_its_leaf() -> None:
     assert authority.pair_matches(KeyPair(leaf["tls.crt"], leaf["tls.key"]))
 
 
-def test_first_leaf_does_not_wait_for_unresponsive_replicas() -> None:
-    ca, _ = first()
-    assert action(Observation(NOW, ca, None, unknown=True)) is Action.ISSUE
-
-
 def test_leaf_serves_names_too_long_for_a_common_name() -> None:
     plan = Plan((f"{'h' * 63}.{'n' * 63}.svc",))
     ca = run_next_step(Observation(NOW, None, None), plan=plan)
@@ -51,7 +46,6 @@ def damaged_leaf(**data: bytes) -> dict[str, bytes]:
 
 LEAVES: list[Any] = [
     pytest.param(lambda: None, "there is none", id="deleted"),
-    pytest.param(dict, "do not match", id="empty"),
     pytest.param(lambda: damaged_leaf(tls_crt=b"no PEM"), "do not match", id="corrupted"),
     pytest.param(lambda: damaged_leaf(tls_key=b"\xff"), "do not match", id="key-corrupted"),
     pytest.param(
@@ -107,15 +101,14 @@ def test_leaf_is_not_issued_before_api_servers_trust_its_ca() -> None:
     assert action(steady(authority=retired, leaf=other_leaf, served=served)) is Action.ISSUE
 
 
-def test_leaf_is_issued_at_once_if_no_trusted_leaf_is_served() -> None:
+def test_leaf_is_issued_at_once_if_it_breaks_no_served_leaf() -> None:
+    ca, _ = first()
+    assert action(Observation(NOW, ca, None, unknown=True)) is Action.ISSUE  # the first leaf
+    assert action(steady(leaf=None, trusted={})) is Action.ISSUE  # its CA is already served
     assert action(steady(leaf=None, served=[], trusted={})) is Action.ISSUE
     other_leaf = authority.read(another()[1]["tls.crt"])
     assert action(steady(leaf=None, served=[other_leaf], trusted={})) is Action.ISSUE
     assert action(steady(leaf=None, served=[], trusted={}, unknown=True)) is None
-
-
-def test_leaf_is_issued_at_once_if_its_ca_is_already_served() -> None:
-    assert action(steady(leaf=None, trusted={})) is Action.ISSUE
 
 
 def test_leaf_never_outlives_its_ca() -> None:

@@ -61,25 +61,6 @@ def test_honours_disabled_plugins(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     assert "'sticky' is disabled by --disable-plugin" in run(str(file))[1]
 
 
-def test_rejects_pace_without_limit_or_with_unknown_field(tmp_path: Path) -> None:
-    file = tmp_path / "holdfast.yaml"
-    for pace, problem in (
-        ("name: jvm", "paces[0]: it limits nothing: set maxStarting (such as 4)"),
-        ("name: jvm, q: 4", "unknown field 'q': use maxStarting, name, rate, scope, timeout"),
-    ):
-        args = f"pluginConfig: [{{name: pace, args: {{paces: [{{{pace}}}]}}}}]"
-        file.write_text(f"{HEAD}profiles: [{{{args}}}]\n")
-        assert problem in run(str(file))[1]
-
-
-def test_suggests_only_fields_of_the_enclosing_object(tmp_path: Path) -> None:
-    file = tmp_path / "holdfast.yaml"
-    args = "rules: [{name: a, when: {annotation: b, equal: c}, require: {d: e}}]"
-    plugins = f"pluginConfig: [{{name: placement, args: {{{args}}}}}]"
-    file.write_text(f"{HEAD}profiles: [{{{plugins}}}]\n")
-    assert "unknown field 'equal': did you mean equals?" in run(str(file))[1]
-
-
 def test_schema_covers_installed_plugins() -> None:
     code, text = run("--schema")
 

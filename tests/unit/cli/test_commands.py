@@ -1,7 +1,5 @@
 """Global flags in any position, kubectl's flag syntax, and its wording in help."""
 
-from __future__ import annotations
-
 import re
 from itertools import chain
 
@@ -34,11 +32,8 @@ def list_headers(cluster: ServedApi, *arguments: str) -> list[tuple[str, str]]:
         pytest.param("list -n shop", id="after"),
         pytest.param("-n other list -n shop", id="last one wins"),
         pytest.param("list -n=shop", id="with an equals sign"),
-        pytest.param("--namespace=shop list", id="long"),
         pytest.param("--context there list", id="from context"),
-        pytest.param("list --context=there", id="from context, after"),
         pytest.param("-A list", id="all, before"),
-        pytest.param("list -A", id="all, after"),
         pytest.param("list --all-namespaces=true --watch=false", id="true and false"),
         pytest.param("-A=true list", id="short and true"),
     ],
@@ -48,15 +43,7 @@ def test_global_flags_work_before_and_after_the_command(arguments: str, cluster:
     assert "web-0" in cluster.run(*arguments.split()).stdout
 
 
-def test_user_and_cluster_override_the_context(cluster: ServedApi) -> None:
-    assert ("authorization", "Bearer joe") in list_headers(cluster, "list", "--user", "joe")
-    result = cluster.run("list", "--cluster", "gone", code=1)
-    assert "http://127.0.0.1:1 does not answer" in result.stderr
-    result = cluster.run("list", "--user", "jo", code=1)
-    assert 'no user "jo"; there are: "jane", "joe"' in result.stderr
-
-
-def test_impersonation_headers_are_sent(cluster: ServedApi) -> None:
+def test_user_and_impersonation_headers_are_sent(cluster: ServedApi) -> None:
     headers = list_headers(
         cluster, "--as", "ann", "list", "--as-group", "dev", "--as-group=ops", "--as-uid", "7"
     )
@@ -68,7 +55,9 @@ def test_impersonation_headers_are_sent(cluster: ServedApi) -> None:
         ("Impersonate-Group", "ops"),
     ]
     headers = list_headers(cluster, "list", "--user", "joe")
-    assert ("Impersonate-User", "ops") in headers
+    assert {("authorization", "Bearer joe"), ("Impersonate-User", "ops")} <= {*headers}
+    result = cluster.run("list", "--user", "jo", code=1)
+    assert 'no user "jo"; there are: "jane", "joe"' in result.stderr
     headers = list_headers(cluster, "list", "--user", "joe", "--as", "ann")
     assert [value for name, value in headers if name == "Impersonate-User"] == ["ann"]
     assert "need --as" in cluster.run("list", "--as-group", "dev", code=2).stderr
@@ -80,16 +69,10 @@ def test_requests_are_logged_at_verbosity_6(cluster: ServedApi) -> None:
     assert re.search(r"^GET /api/v1/namespaces/default/pods\?.*: OK in \d+ ms$", logged, re.M)
 
 
-def test_version_rejects_all_namespaces_flag() -> None:
-    result = CliRunner().invoke(main.cli, ["-A", "version", "--client"])
-    assert result.exit_code == 2
-    assert "-A is not supported by version" in result.stderr
-
-
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param("preview", "give a file with -f, or - for standard input", id="missing file"),
+        ("preview", "give a file with -f, or - for standard input"),
         pytest.param(
             "list -o jsn",
             "Invalid value for '-o' / '--output': use one of json, yaml, name, wide, jsonpath=, "
@@ -102,6 +85,7 @@ def test_version_rejects_all_namespaces_flag() -> None:
             '"{.items[*].metadata.name}", with [N], [A:B], [?(@.x=="y")] or range',
             id="invalid path",
         ),
+        ("-A version --client", "-A is not supported by version; give a namespace with -n"),
     ],
 )
 def test_usage_error_explains_valid_usage(arguments: str, message: str) -> None:
@@ -113,10 +97,9 @@ def test_usage_error_explains_valid_usage(arguments: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param(
+        (
             "controller --certificates self",
             "--certificates=self is for one controller at a time; add --leader-elect",
-            id="controller",
         ),
         pytest.param(
             "serve --cert tls.crt --key tls.key --client-ca ca.crt",
@@ -157,19 +140,6 @@ def test_global_flags_are_described_once() -> None:
     assert "--kubeconfig" not in CliRunner().invoke(main.cli, ["list", "--help"]).stdout
 
 
-@pytest.mark.parametrize(
-    ("text", "expected"),
-    [
-        pytest.param("2m", 120_000, id="duration"),
-        pytest.param("15", 15_000, id="seconds"),
-        pytest.param("soon", 'invalid value "soon"', id="neither"),
-    ],
-)
-def test_durations(text: str, expected: int | str) -> None:
-    @commands.command()
-    @click.option("--timeout", type=commands.DURATION)
-    def wait(*, timeout: int) -> None:
-        click.echo(timeout)
-
-    result = CliRunner().invoke(wait, [f"--timeout={text}"])
-    assert str(expected) in result.output
+def test_durations_are_converted_to_milliseconds() -> None:
+    assert commands.DURATION.convert("2m", None, None) == 120_000
+    assert commands.DURATION.convert("15", None, None) == 15_000

@@ -1,7 +1,5 @@
 """The configuration that commands use: the installed one, a file, or the defaults."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 
@@ -9,13 +7,12 @@ import pytest
 
 from holdfast.webhook.cli import configured
 from holdfast.webhook.errors import ConfigurationError
-from tests.support.builders import held, make_pod
+from tests.support.builders import HEAD, held, make_pod
 from tests.support.fakes import NAMESPACES
 from tests.support.served import ServedApi
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/holdfast-system/deployments/holdfast-webhook"
 CONFIG_MAP = "/api/v1/namespaces/holdfast-system/configmaps/holdfast-config-7k"
-HEAD = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
 OTHER_KEY = HEAD + (
     "profiles: [{schedulerName: '*', pluginConfig: [{name: delay, args: {annotations: [wait]}}]}]\n"
 )

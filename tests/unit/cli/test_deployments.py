@@ -1,17 +1,14 @@
 """`holdfast doctor` checks of the installation's Deployments and configuration."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest
 
 from holdfast.webhook.cli import deployments
-from holdfast.webhook.kube import listing
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 from holdfast.webhook.report.doctor.rollouts import DeploymentState
-from tests.support.builders import HEAD, make_profiles
+from tests.support.builders import HEAD, make_pod, make_profiles
 from tests.support.fakes import FakeApi
 
 Document = dict[str, Any]
@@ -35,14 +32,10 @@ def installed(text: str = "", *, replicas: int = 2, status: dict[str, int] = REA
 
 def with_waiting_container(api: FakeApi, reason: str, restarts: int) -> FakeApi:
     """Add a pod with a waiting container."""
-    container = {
-        "name": "webhook",
-        "restartCount": restarts,
-        "state": {"waiting": {"reason": reason}},
-    }
-    metadata = {"name": "webhook-1", "namespace": OWN, "labels": LABELS}
-    pod = {"metadata": metadata, "status": {"containerStatuses": [container]}}
-    api.put(f"{listing.pods_path(OWN)}/webhook-1", pod)
+    state = {"waiting": {"reason": reason}}
+    container = {"name": "webhook", "restartCount": restarts, "state": state}
+    pod = make_pod(name="webhook-1", namespace=OWN, labels=LABELS)
+    api.put_pod({**pod, "status": {"containerStatuses": [container]}})
     return api
 
 

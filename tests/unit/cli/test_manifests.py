@@ -1,7 +1,5 @@
 """The files that -f, -R and -k select."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -93,29 +93,23 @@ def test_volume_without_read_permission() -> None:
 
 
 @pytest.mark.parametrize(
-    ("created", "writes", "warns"),
+    ("created", "written_key", "warns"),
     [
-        pytest.param("2026-03-02", {"holdfast": STICKY_NODE}, True, id="newer"),
-        pytest.param("2026-02-28", {"holdfast": STICKY_NODE}, False, id="older"),
-        pytest.param("2026-03-02", {"holdfast": "other"}, False, id="unknown record time"),
-        pytest.param("", {"holdfast": STICKY_NODE}, False, id="missing node"),
+        pytest.param("2026-03-02", STICKY_NODE, True, id="newer"),
+        pytest.param("2026-02-28", STICKY_NODE, False, id="older"),
+        pytest.param("2026-03-02", "other", False, id="unknown record time"),
+        pytest.param("", STICKY_NODE, False, id="missing node"),
     ],
 )
 def test_node_newer_than_its_record_is_reported(
-    created: str, writes: dict[str, str], *, warns: bool
+    created: str, written_key: str, *, warns: bool
 ) -> None:
     api = FakeApi()
     if created:
         node_metadata = {"creationTimestamp": f"{created}T12:00:00Z"}
         api.put("/api/v1/nodes/node-1", {"metadata": node_metadata})
-    entries = [
-        {
-            "manager": manager,
-            "time": "2026-03-01T12:00:00Z",
-            "fieldsV1": {"f:metadata": {"f:annotations": {".": {}, f"f:{key}": {}}}},
-        }
-        for manager, key in writes.items()
-    ]
+    fields: dict[str, Any] = {"f:metadata": {"f:annotations": {".": {}, f"f:{written_key}": {}}}}
+    entries = [{"manager": "holdfast", "time": "2026-03-01T12:00:00Z", "fieldsV1": fields}]
     metadata = {"name": "db", "annotations": {STICKY_NODE: "node-1"}, "managedFields": entries}
     vm = msgspec.convert({"metadata": metadata}, VirtualMachine)
     expected = (

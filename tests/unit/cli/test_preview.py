@@ -2,13 +2,13 @@
 
 import json
 from pathlib import Path
-from typing import Any
 
 import pytest
+from click.testing import Result
 
 from holdfast.webhook.cli import server_preview
 from holdfast.webhook.errors import ApiStatusError
-from tests.support.builders import make_pod
+from tests.support.builders import Document, make_pod
 from tests.support.fakes import raising
 from tests.support.served import ServedApi
 
@@ -22,19 +22,19 @@ DEPLOYMENT = {
 }
 
 
-@pytest.mark.parametrize(
-    "document",
-    [{"apiVersion": "v1", "kind": "Pod", **make_pod()}, DEPLOYMENT],
-    ids=["Pod", "Deployment"],
-)
-def test_api_server_warnings_are_shown(document: Any, cluster: ServedApi, tmp_path: Path) -> None:
+def server_dry_run(cluster: ServedApi, folder: Path, *documents: Document, code: int = 0) -> Result:
     cluster.api.created = lambda: 1_798_131_600.0
+    file = folder / "x.yaml"
+    file.write_text("\n---\n".join(map(json.dumps, documents)))
+    return cluster.run("preview", "--dry-run=server", "-f", str(file), code=code)
+
+
+@pytest.mark.parametrize("document", [make_pod(), DEPLOYMENT], ids=["Pod", "Deployment"])
+def test_api_server_warnings_are_shown(
+    document: Document, cluster: ServedApi, tmp_path: Path
+) -> None:
     cluster.warnings = WARNED
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps(document))
-
-    stdout = cluster.run("preview", "--dry-run=server", "-f", str(file)).stdout
-
+    stdout = server_dry_run(cluster, tmp_path, document).stdout
     assert [line.strip() for line in stdout.splitlines() if "warning:" in line] == SHOWN
 
 
@@ -58,16 +58,9 @@ def test_api_server_defaults_are_not_changes() -> None:
     assert json.dumps(before) == json.dumps(after)
 
 
-def test_held_label_is_a_change() -> None:
-    labels = {"holdfast.dev/held": "true"}
-    assert server_preview.decided({"metadata": {"labels": labels}}) == {
-        "metadata": {"labels": labels}
-    }
-
-
 def _pod(name: str, **annotations: str) -> str:
     keys = {f"holdfast.dev/{key}": value for key, value in annotations.items()}
-    return json.dumps({"apiVersion": "v1", "kind": "Pod", **make_pod(keys, name=name)})
+    return json.dumps(make_pod(keys, name=name))
 
 
 def test_warnings_fail_a_strict_preview(cluster: ServedApi, tmp_path: Path) -> None:
@@ -133,10 +126,7 @@ def test_kustomization_in_folder_is_noted(cluster: ServedApi, tmp_path: Path) ->
 def test_field_unknown_to_the_api_server_is_a_rejection(cluster: ServedApi, tmp_path: Path) -> None:
     problem = "HTTP 500: failed to create typed patch object (default/web): .spec.x: not declared"
     cluster.api.before("PATCH", raising(ApiStatusError(problem, status=500)))
-    cluster.api.created = lambda: 1_798_131_600.0
-    file = tmp_path / "x.yaml"
-    file.write_text(f"{json.dumps(DEPLOYMENT)}\n---\n{_pod('next')}")
-    result = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
+    result = server_dry_run(cluster, tmp_path, DEPLOYMENT, make_pod({}, name="next"), code=1)
     assert "Deployment default/web: rejected" in result.stdout
     assert "Pod default/next: " in result.stdout
 
@@ -146,9 +136,7 @@ NO_CHANGE = "  delay: no change\n"
 
 def test_only_plugins_with_changes_are_shown(cluster: ServedApi, tmp_path: Path) -> None:
     file = tmp_path / "pods.yaml"
-    placed_pod = json.dumps(
-        {"apiVersion": "v1", "kind": "Pod", **make_pod({"type": "space", "delay": "0"})}
-    )
+    placed_pod = json.dumps(make_pod({"type": "space", "delay": "0"}))
     file.write_text(f"{_pod('free')}\n---\n{placed_pod}")
     stdout = cluster.run("preview", "-f", str(file)).stdout
     assert f"Pod default/free: unchanged\n  no plugin changes it\n{file}: Pod" in stdout
@@ -172,11 +160,8 @@ PATHS = [f"spec.replicatedJobs[{index}].template.spec.template" for index in (0,
 
 
 def test_each_template_is_sent_to_the_api_server(cluster: ServedApi, tmp_path: Path) -> None:
-    cluster.api.created = lambda: 1_798_131_600.0
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps(JOB_SET))
-    stdout = cluster.run("preview", "--dry-run=server", "-f", str(file)).stdout
-    names = [line.removeprefix(f"{file}: ") for line in stdout.splitlines() if "JobSet" in line]
+    stdout = server_dry_run(cluster, tmp_path, JOB_SET).stdout
+    names = [line.partition(": ")[2] for line in stdout.splitlines() if "JobSet" in line]
     assert names == [f"JobSet default/train ({path}): unchanged" for path in PATHS]
     sent = [json.loads(body)["metadata"] for body in cluster.api.bodies[1:]]
     assert [metadata.get("annotations") for metadata in sent] == [{}, {"holdfast.dev/delay": "1h"}]
@@ -184,9 +169,7 @@ def test_each_template_is_sent_to_the_api_server(cluster: ServedApi, tmp_path: P
 
 def test_object_with_several_templates_counts_once(cluster: ServedApi, tmp_path: Path) -> None:
     cluster.api.before("POST", *[raising(ApiStatusError("HTTP 403: no", status=403))] * 2)
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps(JOB_SET))
-    result = cluster.run("preview", "--dry-run=server", "-f", str(file), code=1)
+    result = server_dry_run(cluster, tmp_path, JOB_SET, code=1)
     assert result.stdout.count(": rejected") == 2
     assert result.stderr == "1 would be rejected; the reasons are above"
 
@@ -199,10 +182,7 @@ def test_daemon_set_pod_keeps_its_owner(
     kind: str, owner: str | None, name: dict[str, str], cluster: ServedApi, tmp_path: Path
 ) -> None:
     """Without an owner it would be placed, unlike DaemonSet pods; an owner must have a name."""
-    cluster.api.created = lambda: 1_798_131_600.0
-    file = tmp_path / "x.json"
-    file.write_text(json.dumps({**DEPLOYMENT, "kind": kind, "metadata": name}))
-    cluster.run("preview", "--dry-run=server", "-f", str(file))
+    server_dry_run(cluster, tmp_path, {**DEPLOYMENT, "kind": kind, "metadata": name})
     owners = json.loads(cluster.api.bodies[-1])["metadata"].get("ownerReferences", ())
     assert [ref["kind"] for ref in owners] == ([owner] if owner else [])
     assert all(ref["controller"] and ref["apiVersion"] == "apps/v1" for ref in owners)

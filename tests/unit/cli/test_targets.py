@@ -1,7 +1,5 @@
 """Arguments that name pods or workloads, dry runs, and error messages."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any
@@ -49,21 +47,6 @@ def gates(cluster: ServedApi, name: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("text", "kind"),
-    [
-        pytest.param("web", "pod", id="name"),
-        pytest.param("pods/web", "pod", id="plural"),
-        pytest.param("deploy/web", "deployment", id="short"),
-        pytest.param("deployments.apps/web", "deployment", id="with a group"),
-        pytest.param("StatefulSet/web", "statefulset", id="kind"),
-        pytest.param("vm/web", "virtualmachine", id="VM"),
-    ],
-)
-def test_types(text: str, kind: str) -> None:
-    assert targets.parse(text) == targets.NamedTarget(kind, "web")
-
-
-@pytest.mark.parametrize(
     ("text", "parsed"),
     [
         pytest.param("a b a", ["pod/a", "pod/b"], id="names"),
@@ -71,6 +54,11 @@ def test_types(text: str, kind: str) -> None:
         pytest.param("deploy web", ["deployment/web"], id="type and name"),
         pytest.param("job", ["pod/job"], id="pod named like a type"),
         pytest.param("pod sts/a", ["pod/pod", "statefulset/a"], id="mixed"),
+        pytest.param(
+            "a pods/a deploy/a deployments.apps/a StatefulSet/a vm/a",
+            ["pod/a", "pod/a", "deployment/a", "deployment/a", "statefulset/a", "virtualmachine/a"],
+            id="name, plural, short name, group, kind and VM",
+        ),
     ],
 )
 def test_arguments(text: str, parsed: list[str]) -> None:
@@ -130,12 +118,10 @@ def test_release_reports_each_pod(cluster: ServedApi) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        pytest.param("release a -n shop", "pod shop/a not found;", id="missing"),
-        pytest.param("release deploy/x", "deployment default/x not found", id="workload"),
-        pytest.param(
+        ("release a -n shop", "pod shop/a not found;"),
+        (
             "release deployment/web",
             "deployment web in namespace default has no held pods; it has 0 pods",
-            id="no held pods",
         ),
         pytest.param(
             "explain deployment/web",
@@ -143,16 +129,8 @@ def test_release_reports_each_pod(cluster: ServedApi) -> None:
             "-n default",
             id="no pods",
         ),
-        pytest.param(
-            "sticky show other",
-            "VM default/other not found; see holdfast sticky list -n default",
-            id="missing VM",
-        ),
-        pytest.param(
-            "sticky set db node-9",
-            "node node-9 not found; see kubectl get nodes",
-            id="missing node",
-        ),
+        ("sticky show other", "VM default/other not found; see holdfast sticky list -n default"),
+        ("sticky set db node-9", "node node-9 not found; see kubectl get nodes"),
     ],
 )
 def test_single_problem_is_the_error(arguments: str, message: str, cluster: ServedApi) -> None:
@@ -305,12 +283,17 @@ def test_pods_of_a_vm(target: str, cluster: ServedApi) -> None:
     assert pod.metadata.name == "virt-launcher-db"
 
 
-def test_explain_workload_explains_its_pods(cluster: ServedApi) -> None:
+def test_explain_reports_each_pod_of_names_and_workloads(cluster: ServedApi) -> None:
     deploy(cluster, "web-0", "web-1")
     for command in ("explain", "describe"):
         assert cluster.run(command, "deployment/web").stdout.count("Pod default/web-") == 2
-    result = cluster.run("explain", "sts/web", code=1)
+    result = cluster.run("explain", "web-0", "sts/web", "web-1", code=1)
+    assert [line for line in result.stdout.splitlines() if line[:4] == "Pod "] == [
+        "Pod default/web-0",
+        "Pod default/web-1",
+    ]
     assert result.stderr.startswith("statefulset default/web not found")
+    assert "1 of 3 failed" in result.stderr
 
 
 def test_approve_reports_each_pod(cluster: ServedApi) -> None:

@@ -1,7 +1,5 @@
 """Uninstallation; a 404 that is not from Kubernetes is never taken for a deleted object."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Callable
@@ -49,12 +47,12 @@ def serve_workloads(api: FakeApi) -> None:
     }
 
 
-def respond_404(*paths: str) -> Callable[[str, str], None]:
-    """Respond to these paths like a proxy that does not know them."""
+def respond_404(*paths: str, reason: str = "") -> Callable[[str, str], None]:
+    """Respond 404 to these paths: without a reason, like a proxy that does not know them."""
 
     def before(_method: str, path: str) -> None:
         if path in paths:
-            raise status_error(404)
+            raise status_error(404, reason=reason)
 
     return before
 
@@ -88,10 +86,12 @@ def test_proxy_404_aborts_a_step(step: Step) -> None:
 
 
 @pytest.mark.parametrize("step", STEPS.values(), ids=STEPS)
-def test_missing_objects_are_not_an_error(step: Step) -> None:
+def test_missing_objects_are_neither_an_error_nor_reported(step: Step) -> None:
     api = installed()
     api.on_request = missing
-    step(Removal(api, NAMESPACE, 1.0))
+    removal = Removal(api, NAMESPACE, 1.0)
+    step(removal)
+    assert removal.done == []
 
 
 def test_all_webhook_configurations_except_dev_are_removed() -> None:
@@ -108,12 +108,7 @@ def test_all_webhook_configurations_except_dev_are_removed() -> None:
 
 def test_deleted_vm_is_not_an_error() -> None:
     api = installed()
-
-    def before(method: str, path: str) -> None:
-        if (method, path) == ("PATCH", VM):
-            missing(method, path)
-
-    api.on_request = before
+    api.on_request = respond_404(VM, reason="NotFound")
     Removal(api, NAMESPACE, 1.0).forget_vms()
 
     assert ("PATCH", VM) in api.requests
@@ -420,6 +415,7 @@ def test_dry_run_reports_each_object(capsys: pytest.CaptureFixture[str]) -> None
         "mutatingwebhookconfiguration.admissionregistration.k8s.io/holdfast deleted (dry run)",
     ]
     assert captured.err == ""
+    assert [f"{text} (dry run)" for text in removal.done] == captured.out.splitlines()
     assert typed("/apis/a.io/v1/policies/p") == "policy.a.io/p"
 
 
@@ -438,37 +434,14 @@ def test_wait_names_the_pods_without_a_due_time(capsys: pytest.CaptureFixture[st
     )
 
 
-def test_dry_run_after_waiting_releases_no_pods(capsys: pytest.CaptureFixture[str]) -> None:
-    api = FakeApi(held({"delay": "1h"}))
-    api.put(DEPLOYMENT, {"status": {"availableReplicas": 1}})
-    removal = Removal(api, NAMESPACE, 1.0, " (dry run)")
-    removal.wait_for_releases()
-    removal.clear_pods(waited=True)
-    assert capsys.readouterr().out == ""
-
-
-def test_done_lists_only_changed_objects() -> None:
-    api = installed()
-    removal = Removal(api, NAMESPACE, 1.0)
-    api.on_request = missing
-    removal.stop_asking()
-    removal.stop_controller()
-    assert removal.done == []
-
-    api = installed()
-    api.put(DEPLOYMENT, {"metadata": {}})
-    removal = Removal(api, NAMESPACE, 1.0)
-    removal._delete("the controller", [DEPLOYMENT])
-    assert removal.done == ["deployment.apps/holdfast-controller deleted"]
-
-
-def test_dry_run_does_not_wait() -> None:
-    pod = held({"delay": "1h"}, finalizers=["holdfast.dev/sticky"])
-    api = FakeApi(pod)
+def test_dry_run_does_not_wait(capsys: pytest.CaptureFixture[str]) -> None:
+    api = FakeApi(held({"delay": "1h"}, finalizers=["holdfast.dev/sticky"]))
     api.put(DEPLOYMENT, {"status": {"availableReplicas": 1}})
     removal = Removal(api, NAMESPACE, 600.0, " (dry run)")
     removal.wait_for_releases()
     removal._wait_until(lambda: False, "nothing happens")
+    removal.clear_pods(waited=True)
+    assert capsys.readouterr().out == ""  # the pod would have been released
     api.before("PATCH", raising(status_error(403)))
     removal.clear_pods()
     assert api.gates(("default", "web-0"))

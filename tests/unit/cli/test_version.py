@@ -1,7 +1,5 @@
 """`holdfast version` on a cluster with and without an installation."""
 
-from __future__ import annotations
-
 import pytest
 
 from holdfast.webhook.cli import version as command

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from functools import partial
 from typing import Any
 
 import pytest
@@ -13,7 +11,7 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.model.annotations import NEVER_MS
 from holdfast.webhook.model.freezes import OWN_NAMESPACE
-from holdfast.webhook.plugins.pace.groups import PacedPod
+from holdfast.webhook.model.objects import Pod
 from tests.support.builders import CREATED_MS, HOUR, SECOND, held, instant, make_decider
 from tests.unit.controller.world import World, namespace
 
@@ -33,8 +31,7 @@ def two_namespaces(**freezes: str) -> World:
     """Return a world with one overdue pod in each of two namespaces."""
     world = World(delayed_pod(SHOP), delayed_pod(OTHER))
     world.freeze(**freezes)
-    world.advance(20)
-    world.settle()
+    world.run(20)
     return world
 
 
@@ -47,8 +44,7 @@ def test_only_pods_in_frozen_namespace_stay_held() -> None:
     world = two_namespaces(shop="incident 42")
     assert gates(world) == {SHOP: 1, OTHER: 0}
     assert world.metric("freezes") == 1
-    world.advance(HOUR / SECOND)
-    world.settle()
+    world.run(HOUR / SECOND)
     assert gates(world)[SHOP] == 1
 
     set_freeze(world, "shop", None)
@@ -66,11 +62,9 @@ def test_deleted_namespace_is_not_frozen() -> None:
 def test_freeze_ends_by_the_server_clock() -> None:
     world = two_namespaces(shop="x")
     set_freeze(world, "shop", "x", instant(CREATED_MS + 60 * SECOND))
-    world.advance(39)
-    world.settle()
+    world.run(39)
     assert gates(world)[SHOP] == 1
-    world.advance(1)
-    world.settle()
+    world.run(1)
     assert gates(world)[SHOP] == 0
     assert world.metric("freezes") == 0
 
@@ -78,8 +72,7 @@ def test_freeze_ends_by_the_server_clock() -> None:
 def test_freeze_of_holdfast_namespace_stops_all_releases() -> None:
     world = World(delayed_pod(SHOP), delayed_pod(OTHER))
     world.controller.freeze_watch.on_sync([namespace(OWN_NAMESPACE, "upgrade")])
-    world.advance(20)
-    world.settle()
+    world.run(20)
     assert gates(world) == {SHOP: 1, OTHER: 1}
     note = "held by holdfast.dev/delay: all namespaces are frozen: upgrade"
     assert world.recorder.notes("Held")[-2:] == [note, note]
@@ -93,8 +86,7 @@ def test_event_for_due_pod_has_freeze_reason_and_end() -> None:
     set_freeze(world, "shop", "incident 42", instant(CREATED_MS + HOUR))
     end_text = "until 2026-03-01T12:00:10Z"
     assert world.recorder.notes("Held") == [f"held {end_text} by holdfast.dev/delay"]
-    world.advance(10)
-    world.settle()
+    world.run(10)
     end_text = "until 2026-03-01T13:00:00Z"
     reason = f"namespace shop is frozen {end_text}: incident 42"
     assert world.recorder.notes("Held")[1:] == [f"held by holdfast.dev/delay: {reason}"]
@@ -103,16 +95,18 @@ def test_event_for_due_pod_has_freeze_reason_and_end() -> None:
 def test_invalid_freeze_end_holds_pods_and_warns() -> None:
     world = World(delayed_pod(SHOP))
     set_freeze(world, "shop", "x", "soon")
-    world.advance(20)
-    world.settle()
+    world.run(20)
     event = world.recorder.events[-1]
     assert event.warning
     assert event.note.startswith("held by holdfast.dev/delay: namespace shop is frozen: x; it does")
     assert gates(world)[SHOP] == 1
 
 
-def test_frozen_pods_are_neither_overdue_nor_late() -> None:
+def test_frozen_pods_have_no_due_time_and_are_neither_overdue_nor_late() -> None:
     world = two_namespaces(shop="x")
+    due = world.controller.get(SHOP)
+    assert due is not None
+    assert (due.at_ms, due.reason) == (NEVER_MS, "namespace shop is frozen: x")
     assert world.metric("overdue_pods") == 0
     world.metrics.exposition()
     assert world.metric("holds", plugin="delay", reason="freeze") == 1
@@ -120,13 +114,6 @@ def test_frozen_pods_are_neither_overdue_nor_late() -> None:
     world.advance(100)
     set_freeze(world, "shop", None)
     assert (world.metric("release_lateness_seconds_sum") or 0.0) - before < 1
-
-
-def test_frozen_pod_has_no_due_time() -> None:
-    world = two_namespaces(shop="x")
-    due = world.controller.get(SHOP)
-    assert due is not None
-    assert (due.at_ms, due.reason) == (NEVER_MS, "namespace shop is frozen: x")
 
 
 def test_freeze_during_release_attempt_holds_pod() -> None:
@@ -149,8 +136,7 @@ def test_nothing_is_released_before_namespaces_are_listed() -> None:
     world.controller.on_sync([])
     assert not world.controller.synced
     world.deliver(SHOP)
-    world.advance(20)
-    world.settle()
+    world.run(20)
     assert gates(world)[SHOP] == 1
     assert str(world.metric("freezes")) == "nan"
     world.freeze()
@@ -181,8 +167,7 @@ def test_freezes_are_ignored_if_permission_stays_missing(caplog: pytest.LogCaptu
     world.settle()
     assert gates(world)[SHOP] == 1
 
-    world.advance(1)
-    world.settle()
+    world.run(1)
     assert gates(world)[SHOP] == 1  # only a response counts
     report_unreadable("HTTP 403")
     world.settle()
@@ -229,19 +214,14 @@ def paced_world(*pods: dict[str, Any]) -> World:
     handle = Handle()
     decider: ReleaseDecider = make_decider(CONFIG, handle=handle)
     world = World(*pods, decider=decider, synced=False)
-    handle.connect(
-        waiting=world.controller,
-        record_event=world.controller.record_event,
-        follow=partial(_listed, world),
-        bounds_ms=world.controller.bounds_ms,
-    )
+    world.connect(handle)
     return world
 
 
 def test_frozen_pod_takes_no_slot() -> None:
     world = paced_world(paced_pod(SHOP), paced_pod(OTHER))
     world.freeze(shop="x")
-    world.controller.on_sync([_pod(world, SHOP), _pod(world, OTHER)])
+    world.list_pods()
     world.run(1)
     assert gates(world) == {SHOP: 1, OTHER: 0}
 
@@ -250,31 +230,18 @@ def test_frozen_pod_takes_no_slot() -> None:
 def test_frozen_pod_reported_again_takes_no_slot(how: str) -> None:
     world = paced_world(paced_pod(SHOP))
     world.freeze(shop="x")
-    world.controller.on_sync([_pod(world, SHOP)])
+    world.list_pods()
     world.run(1)
     if how == "event":
         world.deliver(SHOP)
     else:
-        world.controller.on_sync([_pod(world, SHOP)])
+        world.list_pods()
     world.api.put_pod(paced_pod(OTHER))
     world.deliver(OTHER)
     world.run(1)
     assert gates(world) == {SHOP: 1, OTHER: 0}
 
     world.freeze()
-    world.controller.on_delete(_pod(world, OTHER))
+    world.controller.on_delete(Pod.of(world.api.pods[OTHER]))
     world.run(301)
     assert gates(world) == {SHOP: 0, OTHER: 0}
-
-
-def _pod(world: World, key: tuple[str, str]) -> PacedPod:
-    pod = PacedPod.of(world.api.pods[key])
-    assert isinstance(pod, PacedPod)
-    return pod
-
-
-def _listed(
-    world: World, _path: str, _kind: type[Any], handler: Any, **_: Any
-) -> Callable[[], None]:
-    handler.on_sync([_pod(world, key) for key in world.api.pods])
-    return lambda: None

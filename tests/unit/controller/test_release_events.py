@@ -12,6 +12,8 @@ from tests.support.fakes import raising, status_error
 from tests.support.scripted import Holding, Tightening, decider_of, never
 from tests.unit.controller.world import KEY, World, pods, single_pod_world, world_held_by
 
+APPROVAL = "holdfast.dev/approval"
+
 
 def test_metrics() -> None:
     world = World(*pods(a="10", b="20"))
@@ -111,10 +113,8 @@ def test_failed_release_records_an_event() -> None:
     world.api.before("PATCH", raising(status_error(500)))
     world.run(15)
 
-    (event,) = [
-        candidate for candidate in world.recorder.events if candidate.reason == "ReleaseFailed"
-    ]
-    assert event.warning
+    _, event = world.recorder.events
+    assert (event.reason, event.warning) == ("ReleaseFailed", True)
     assert event.note == "HTTP 500: scripted; it is retried until it succeeds"
 
 
@@ -184,30 +184,22 @@ def test_pod_released_by_plugin_is_not_late() -> None:
 
 
 def test_release_event_names_the_approver() -> None:
-    marks = {"holdfast.dev/approval": "release 2.4", "holdfast.dev/approved-by": "jane"}
-    world = World(held(marks, gates=["holdfast.dev/approval"]))
+    marks = {APPROVAL: "release 2.4", "holdfast.dev/approved-by": "jane"}
+    world = World(held(marks, gates=[APPROVAL]))
     world.run(5)
     (note,) = world.recorder.notes("Released")
     assert note == "released: approved by jane"
 
 
 def test_release_event_omits_approver_without_approval_annotation() -> None:
-    world = World(held({"holdfast.dev/approved-by": "boss"}, gates=["holdfast.dev/approval"]))
+    world = World(held({"holdfast.dev/approved-by": "boss"}, gates=[APPROVAL]))
     world.run(5)
     (note,) = world.recorder.notes("Released")
     assert "boss" not in note
 
 
-APPROVAL = "holdfast.dev/approval"
-
-
-def world_awaiting_approval(**marks: str) -> World:
-    return World(held({APPROVAL: "x", **marks}, gates=[APPROVAL]), synced=False)
-
-
 def test_held_event_names_plugin_once_and_follows_reason() -> None:
-    world = world_awaiting_approval()
-    world.sync()
+    world = World(held({APPROVAL: "x"}, gates=[APPROVAL]))
     marks = world.api.pods[KEY]["metadata"]["annotations"]
     marks["holdfast.dev/denied-by"] = "lee"
     world.deliver()
@@ -258,8 +250,7 @@ def test_removed_annotation_is_not_a_warning(key: str) -> None:
     ],
 )
 def test_release_without_approval_is_early(marks: dict[str, str], *, early: bool) -> None:
-    world = world_awaiting_approval()
-    world.sync()
+    world = World(held({APPROVAL: "x"}, gates=[APPROVAL]))
     pod = world.api.pods[KEY]
     pod["spec"]["schedulingGates"] = []
     released = {RELEASED_ANNOTATION: "2026-03-01T12:00:05Z"}

@@ -1,10 +1,9 @@
 import logging
 import math
 import threading
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.webhook.controller import controller as module
@@ -16,7 +15,6 @@ from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.pace.args import KEY as PACE
 from holdfast.webhook.plugins.pace.args import PaceArgs
-from holdfast.webhook.plugins.pace.groups import PacedPod
 from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue.controller import LONGEST_WAIT
@@ -85,20 +83,6 @@ def hanging_world(*other_pods: dict[str, Any], namespaces: tuple[str, ...] = ("b
         job()
     world.advance(40 - world.local)
     return world
-
-
-def test_busy_namespace_does_not_block_other_namespaces() -> None:
-    """This holds before any release is known to hang."""
-    delays = {f"bad-{number:03}": "20" for number in range(200)}
-    world = World(*move_to_namespace("bad", *pods(**delays)), *pods(good="25"))
-    world.advance(21)
-    world.dispatch()
-    assert len(world.pool.jobs) == module.FIRST_OF_ONE
-    world.advance(5)
-    world.dispatch()
-    assert len(world.pool.jobs) == module.FIRST_OF_ONE + 1
-    world.pool.jobs.pop()()
-    assert world.released == ["good"]
 
 
 def test_hanging_namespaces_do_not_block_other_namespaces() -> None:
@@ -189,20 +173,9 @@ def paced_world(number: int, *plugins: Plugin) -> World:
         make_pod({PACE: "1"}, gates=[PACE], name=f"p{n}", uid=f"u{n}", owners=[owner])
         for n in range(number)
     ]
-    pace = Pace(PaceArgs(), handle)
-    world = World(*pods, synced=False, decider=decider_of(pace, *plugins))
-
-    def follow(*_: Any, **__: Any) -> Callable[[], None]:
-        assert pace.slots.watch is not None
-        pace.slots.watch.on_sync([msgspec.convert(pod, PacedPod) for pod in pods])
-        return lambda: None
-
-    handle.connect(
-        waiting=world.controller,
-        bounds_ms=world.controller.bounds_ms,
-        follow=follow,
-        record_event=world.controller.record_event,
-    )
+    decider = decider_of(Pace(PaceArgs(), handle), *plugins)
+    world = World(*pods, synced=False, decider=decider)
+    world.connect(handle)
     world.sync()
     return world
 

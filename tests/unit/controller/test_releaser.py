@@ -17,13 +17,7 @@ from holdfast.webhook.controller.releaser import (
 )
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.model.objects import Pod
-from tests.support.builders import (
-    CREATED_MS,
-    GATE,
-    SECOND,
-    held,
-    make_pod,
-)
+from tests.support.builders import CREATED_MS, GATE, SECOND, held
 from tests.support.fakes import status_error, unreachable
 from tests.unit.controller.releases import (
     DECIDER,
@@ -140,53 +134,38 @@ def test_patch_tests_its_preconditions() -> None:
     assert release_patch(pending._replace(labelled=True), now_ms())[-1] == label
 
 
+HELD = PendingRelease(
+    CREATED_MS + 15 * SECOND, "u-1", "3", (GATE,), rank=CREATED_MS // 1_000, annotated=True
+)
+
+
 @pytest.mark.parametrize(
-    ("pod", "expected"),
+    ("fields", "expected"),
     [
-        pytest.param(make_pod({"delay": "15"}), None, id="no gate"),
-        pytest.param(make_pod({"delay": "15"}, gates=["a.io/b"]), None, id="foreign gate"),
+        pytest.param({"gates": []}, None, id="no gate"),
+        pytest.param({"gates": ["a.io/b"]}, None, id="foreign gate"),
+        pytest.param({}, HELD, id="own gate"),
         pytest.param(
-            held({"delay": "15"}, uid="u-1", version="3"),
-            PendingRelease(
-                CREATED_MS + 15 * SECOND,
-                "u-1",
-                "3",
-                (GATE,),
-                rank=CREATED_MS // 1_000,
-                annotated=True,
-            ),
-            id="own gate",
-        ),
-        pytest.param(
-            held({"delay": "15"} | {f"k{i}": "" for i in range(5_000)}, uid="u-1"),
-            PendingRelease(CREATED_MS + 15 * SECOND, "u-1", "7", (GATE,), rank=CREATED_MS // 1_000),
+            {"annotations": {"delay": "15"} | {f"k{i}": "" for i in range(5_000)}},
+            HELD._replace(annotated=False),
             id="more annotations than the policies allow",
         ),
         pytest.param(
-            held({"delay": "15"}, uid="u", gates=["holdfast.dev/old", "a.io/b"]),
-            PendingRelease(
-                CREATED_MS + 15 * SECOND,
-                "u",
-                "7",
-                ("holdfast.dev/old", ""),
-                rank=CREATED_MS // 1_000,
-                annotated=True,
-            ),
+            {"gates": ["holdfast.dev/old", "a.io/b"]},
+            HELD._replace(gates=("holdfast.dev/old", "")),
             id="own gate without a plugin",
         ),
         pytest.param(
-            held(uid="u"),
-            PendingRelease(
-                CREATED_MS,
-                "u",
-                "7",
-                (GATE,),
-                "no annotation asks for a hold: released at once",
-                rank=CREATED_MS // 1_000,
+            {"annotations": None},
+            HELD._replace(
+                due_ms=CREATED_MS,
+                problem="no annotation asks for a hold: released at once",
+                annotated=False,
             ),
             id="gate without annotations",
         ),
     ],
 )
-def test_pending_release(pod: Any, expected: PendingRelease | None) -> None:
-    assert expected == pending_release(Pod.of(pod), DECIDER)
+def test_pending_release(fields: dict[str, Any], expected: PendingRelease | None) -> None:
+    defaults: dict[str, Any] = {"annotations": {"delay": "15"}, "uid": "u-1", "version": "3"}
+    assert expected == pending_release(Pod.of(held(**defaults | fields)), DECIDER)

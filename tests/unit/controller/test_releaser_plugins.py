@@ -15,16 +15,7 @@ from holdfast.webhook.controller.releaser import (
     release_patch,
 )
 from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.framework.plugin import (
-    Allow,
-    Permit,
-    Plugin,
-    Result,
-    Wait,
-    reject,
-    skip,
-    success,
-)
+from holdfast.webhook.framework.plugin import Allow, Permit, Plugin, Result, Wait, skip, success
 from holdfast.webhook.model.edits import SelectNodes, SetAnnotation
 from holdfast.webhook.model.objects import Pod
 from tests.support.builders import (
@@ -181,6 +172,7 @@ def test_edits_are_recomputed_for_changed_pod() -> None:
     assert result.held is not None
     assert result.held.due_ms == CREATED_MS + 14 * SECOND
     assert annotations_of(api)["seen"] == "14"
+    assert api.count("PATCH") == 2  # the first one tests the outdated version
 
 
 def test_plugin_runs_if_changed_pod_concerns_it() -> None:
@@ -199,43 +191,16 @@ def test_plugin_runs_if_changed_pod_concerns_it() -> None:
     assert annotations_of(api)["seen"] == "15"
 
 
-def test_edits_use_pod_changed_before_release() -> None:
+def test_postponed_pod_is_not_released_and_gets_no_edits() -> None:
     api, decider, pending = api_with_recheck()
-    api.annotate(KEY, delay="5")
-
-    assert Outcome.RELEASED is attempt(api, decider, pending).outcome
-    assert annotations_of(api)["seen"] == "5"
-    assert api.count("PATCH") == 2  # the first one tests the outdated version
-
-
-@pytest.mark.parametrize("when", ["before", "during"])
-def test_postponed_pod_gets_no_edits(when: str) -> None:
-    api, decider, pending = api_with_recheck()
-    if when == "before":
-        api.annotate(KEY, delay="1h")
-    else:
-        api.before("PATCH", lambda: api.annotate(KEY, delay="1h"))
+    api.before("PATCH", lambda: api.annotate(KEY, delay="1h"))
 
     result = attempt(api, decider, pending)
     assert Attempt(Outcome.CHANGED, pending_with_recheck(api, decider)) == result
+    assert result.held is not None
+    assert result.held.due_ms == CREATED_MS + HOUR
     assert api.gates(KEY) == [GATE]
     assert "seen" not in annotations_of(api)
-
-
-def test_pod_deleted_before_plugin_call_is_gone() -> None:
-    api, decider, pending = api_with_recheck()
-    api.delete(KEY)
-
-    assert Attempt(Outcome.GONE) == attempt(api, decider, pending)
-
-
-def test_recreated_pod_with_recheck_counts_as_changed() -> None:
-    api, decider, pending = api_with_recheck()
-    api.put_pod(held({"delay": "1"}, uid="another"))
-
-    assert Attempt(Outcome.CHANGED, pending_with_recheck(api, decider)) == attempt(
-        api, decider, pending
-    )
 
 
 def test_failing_plugin_does_not_block_release() -> None:
@@ -249,25 +214,6 @@ def test_failing_plugin_does_not_block_release() -> None:
         Outcome.RELEASED,
         ["plugin 'tightening' failed in release: KeyError: 'x'"],
     )
-
-
-NO_TEXT: Any = KeyError("x")
-
-
-@pytest.mark.parametrize(
-    ("answer", "what"),
-    [
-        pytest.param(success(warnings=[NO_TEXT]), "warning", id="warning"),
-        pytest.param(reject(NO_TEXT), "reason", id="reject reason"),
-    ],
-)
-def test_invalid_plugin_message_does_not_block_release(answer: Result, what: str) -> None:
-    api, decider = api_with_held_pod(), decider_with(lambda _: answer)
-
-    result = attempt(api, decider)
-    problem = f"TypeError: it returned the {what} KeyError; use text"
-    assert Outcome.RELEASED is result.outcome
-    assert result.notes == [f"plugin 'tightening' failed in release: {problem}"]
 
 
 def test_invalid_edits_do_not_block_release() -> None:

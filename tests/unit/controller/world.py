@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.webhook.controller import controller as module
 from holdfast.webhook.controller.controller import ReleaseController
+from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Plugin
 from holdfast.webhook.kube import events
@@ -12,6 +13,7 @@ from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
 from holdfast.webhook.model.objects import ApiObject, Metadata, ObjectKey, Pod
+from holdfast.webhook.plugins.pace.groups import PacedPod
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from tests.support.builders import CREATED_MS, GATE, held, make_decider, make_delay
 from tests.support.fakes import FakeApi
@@ -83,8 +85,25 @@ class World:
         if self.local == int(self.local):
             self.sync_clock(CREATED_S + self.local)
 
-    def sync(self) -> None:
+    def connect(self, handle: Handle) -> None:
+        """Connect plugins to the controller; what they watch is listed once."""
+
+        def follow(path: str, kind: type[Any], handler: Any, **_: Any) -> Callable[[], None]:
+            handler.on_sync([PacedPod.of(pod) for pod in self.api.pods.values()])
+            return lambda: None
+
+        handle.connect(
+            waiting=self.controller,
+            record_event=self.controller.record_event,
+            follow=follow,
+            bounds_ms=self.controller.bounds_ms,
+        )
+
+    def list_pods(self) -> None:
         self.controller.on_sync([Pod.of(pod) for pod in self.api.pods.values()])
+
+    def sync(self) -> None:
+        self.list_pods()
         self.freeze()
 
     def freeze(self, **reasons: str) -> None:

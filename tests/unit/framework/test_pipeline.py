@@ -150,9 +150,5 @@ def test_reserved_finalizers_are_deduplicated_and_truncated(point: str) -> None:
 
     verdict = getattr(pipeline_of(make_delay()), point)(review, now_ms=0)
 
-    reasons = [
-        f'finalizer "holdfast.dev/x{n}" is reserved for Holdfast: remove it '
-        "(a restore should leave out the pods of VMs)"
-        for n in range(3)
-    ]
+    reasons = [FORGED.replace("sticky", f"x{number}") for number in range(3)]
     assert verdict.reasons == [*reasons, "1,997 more finalizers are reserved as well"]

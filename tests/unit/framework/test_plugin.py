@@ -1,36 +1,10 @@
-from collections.abc import Iterator
-
-import msgspec
 import pytest
 
 from holdfast.webhook.errors import HandleError
 from holdfast.webhook.framework.handle import Handle
-from holdfast.webhook.framework.plugin import Allow, Args, Context, Plugin, overrides, skip
-from holdfast.webhook.kube.lookup import ClusterLookup
-from holdfast.webhook.model.objects import ObjectKey, Pod
+from holdfast.webhook.framework.plugin import Allow, Args, Context, Plugin, skip
 from holdfast.webhook.model.workloads import Workload
 from tests.support.builders import read_pod, read_review
-from tests.support.fakes import FakeApi
-from tests.support.scripted import Scripted
-
-
-def test_arguments_are_strict_and_immutable() -> None:
-    class Some(Args, frozen=True):
-        long_name: int = 5
-
-    assert msgspec.convert({"longName": 6}, Some) == Some(long_name=6)
-    with pytest.raises(msgspec.ValidationError):
-        msgspec.convert({"long_name": 6}, Some)
-    with pytest.raises(AttributeError):
-        Some().long_name = 7  # type: ignore[misc]
-
-
-@pytest.mark.parametrize("point", ["permit", "at_release", "start", "validate_workload"])
-def test_overrides_detects_overridden_extension_points(point: str) -> None:
-    overriding = type("Overriding", (Scripted,), {point: lambda *_: None})()
-
-    assert not overrides(Scripted(), point)
-    assert overrides(overriding, point)
 
 
 def test_extension_point_defaults() -> None:
@@ -50,20 +24,6 @@ def test_extension_point_defaults() -> None:
     assert plugin.may_block
 
 
-class NoPods:
-    def __iter__(self) -> Iterator[ObjectKey]:
-        return iter(())
-
-    def get(self, _key: ObjectKey) -> None:
-        return None
-
-    def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
-        raise AssertionError(key, at_ms)
-
-    def allow(self, _key: ObjectKey, _plugin: str) -> None:
-        raise AssertionError
-
-
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
@@ -78,16 +38,3 @@ def test_unconnected_handle_raises(name: str, expected: str) -> None:
         getattr(Handle(), name)
 
     assert expected == str(caught.value)
-
-
-def test_connected_handle_exposes_its_connections() -> None:
-    def record(pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
-        events.append((pod.metadata.name, reason, note, warning))
-
-    events: list[tuple[str, str, str, bool]] = []
-    handle, waiting = Handle(), NoPods()
-    handle.connect(lookup=ClusterLookup(FakeApi), waiting=waiting, record_event=record)
-    handle.record_event(read_pod(), "Mind", "this", warning=True)
-
-    assert handle.waiting is waiting
-    assert events == [("web-0", "Mind", "this", True)]

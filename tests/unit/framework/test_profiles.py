@@ -13,7 +13,7 @@ from holdfast.webhook.framework.plugin import (
     skip,
     success,
 )
-from holdfast.webhook.framework.profiles import Verdict
+from holdfast.webhook.framework.profiles import Profile, Verdict
 from holdfast.webhook.model.annotations import (
     HELD_ANNOTATION,
     HELD_LABEL,
@@ -43,13 +43,15 @@ from tests.support.scripted import (
 from tests.unit.framework.reviews import NEVER_HELD, PROFILES, edited, relevant_review
 
 
+def name_of(profile: Profile | None) -> str | None:
+    return profile.name if profile else None
+
+
 @pytest.mark.parametrize("scheduler", ["", "default-scheduler"])
 def test_pod_without_scheduler_name_uses_default_scheduler_profile(scheduler: str) -> None:
     pipeline = make_pipeline("profiles: [{schedulerName: '*'}, {schedulerName: default-scheduler}]")
-    profile = pipeline.profiles.select(read_pod(scheduler=scheduler))
 
-    assert profile is not None
-    assert profile.name == "default-scheduler"
+    assert name_of(pipeline.profiles.select(read_pod(scheduler=scheduler))) == "default-scheduler"
 
 
 @pytest.mark.parametrize(
@@ -57,7 +59,6 @@ def test_pod_without_scheduler_name_uses_default_scheduler_profile(scheduler: st
     [
         pytest.param({}, "mine", "mine", id="by schedulerName"),
         pytest.param({}, "default-scheduler", "*", id="catch-all"),
-        pytest.param({}, "", "*", id="no schedulerName"),
         pytest.param({PROFILE_ANNOTATION: "spacecloud"}, "mine", "spacecloud", id="as recorded"),
         pytest.param({PROFILE_ANNOTATION: "*"}, "mine", "*", id="catch-all, as recorded"),
         pytest.param(
@@ -69,8 +70,7 @@ def test_pod_without_scheduler_name_uses_default_scheduler_profile(scheduler: st
 def test_profile(annotations: dict[str, str], scheduler: str, expected: str) -> None:
     profile = make_pipeline(PROFILES).profiles.select(read_pod(annotations, scheduler=scheduler))
 
-    assert profile is not None
-    assert expected == profile.name
+    assert name_of(profile) == expected
 
 
 def delay_config(**args: str) -> str:
@@ -107,9 +107,7 @@ def test_new_pod_cannot_choose_its_profile(recorded: str, scheduler: str, expect
         (read_review(pod), expected),
         (read_review(make_pod(annotations), operation="UPDATE", old=pod), recorded),
     ):
-        profile = profiles.select_for(review)
-        assert profile is not None
-        assert profile.name == name
+        assert name_of(profiles.select_for(review)) == name
 
 
 def test_profile_that_a_namespace_does_not_use_cannot_be_chosen() -> None:
@@ -156,21 +154,16 @@ def test_profile_for_the_namespace_takes_precedence(
     pod = make_pod(scheduler=scheduler, namespace=namespace)
     review = read_review(pod, namespace=namespace)
 
-    for profile in (profiles.select_for(review), profiles.select(review.pod)):
-        assert profile is not None
-        assert profile.name == expected
+    assert name_of(profiles.select_for(review)) == expected
+    assert name_of(profiles.select(review.pod)) == expected
 
 
 def test_profile_of_another_namespace_is_ignored() -> None:
-    pipeline = make_pipeline(BY_NAMESPACE)
+    profiles = make_pipeline(BY_NAMESPACE).profiles
     pod = make_pod({PROFILE_ANNOTATION: "only-lab"}, namespace="shop")
 
-    for profile in (
-        pipeline.profiles.select(Pod.of(pod)),
-        pipeline.profiles.select_for(read_review(pod, operation="UPDATE", old=pod)),
-    ):
-        assert profile is not None
-        assert profile.name == "shop"
+    assert name_of(profiles.select(Pod.of(pod))) == "shop"
+    assert name_of(profiles.select_for(read_review(pod, operation="UPDATE", old=pod))) == "shop"
 
 
 ONLY_LAB_HOLDS = """

@@ -17,13 +17,15 @@ from holdfast.webhook.kube.api import JSON_PATCH
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.kubeconfig import Access
 from tests.support.byte_server import OK, Server
+from tests.support.kubeconfigs import RIGHT
 
+UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Permanent"}
 
 
 @pytest.fixture
 def redirect_target(serve: Callable[..., Server]) -> Server:
-    return serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
+    return serve([OK])
 
 
 @pytest.fixture(params=["direct", "by proxy"])
@@ -45,20 +47,9 @@ def cluster(
 def connect(server: Server, folder: Path, *, by_proxy: bool) -> Cluster:
     address = f"http://127.0.0.1:{server.port}"
     proxied = {"server": "http://cluster.example", "proxy-url": address}
-    sections: dict[str, Any] = {
-        "clusters": [
-            {
-                "name": "x",
-                "cluster": proxied if by_proxy else {"server": address},
-            }
-        ],
-        "users": [{"name": "x", "user": {"token": "secret"}}],
-        "contexts": [{"name": "x", "context": {"cluster": "x", "user": "x"}}],
-    }
+    cluster = {"name": "c", "cluster": proxied if by_proxy else {"server": address}}
     file = folder / "kubeconfig"
-    file.write_text(
-        json.dumps({"apiVersion": "v1", "kind": "Config", "current-context": "x"} | sections)
-    )
+    file.write_text(json.dumps(RIGHT | {"clusters": [cluster]}))
     return Cluster.connect(file)
 
 
@@ -112,12 +103,18 @@ def _response(body: bytes) -> bytes:
 
 
 class Token:
-    def __init__(self, configuration: Configuration) -> None:
-        self.configuration = configuration
+    """The token of a connection to a server, which renewal changes from `old` to `new`."""
+
+    def __init__(self, server: Server) -> None:
+        self.configuration = Configuration()
+        self.configuration.host = f"http://127.0.0.1:{server.port}"
         self.problem: Exception | None = None
         self.reads = 0
         self.renew()
-        configuration.refresh_api_key_hook = self.read  # type: ignore[assignment]
+        self.configuration.refresh_api_key_hook = self.read  # type: ignore[assignment]
+
+    def connect(self, **options: Any) -> closing[Cluster]:
+        return closing(Cluster(ApiClient(self.configuration), Access(self.renew), **options))
 
     def renew(self) -> None:
         self.configuration.api_key["BearerToken"] = f"bearer {'new' if self.is_set else 'old'}"
@@ -132,17 +129,11 @@ class Token:
             raise self.problem
 
 
-NEVER_RENEWED = Access(lambda: None)
-
-
 @pytest.fixture
 def token(serve: Callable[..., Server]) -> Iterator[tuple[Server, Token, Cluster]]:
-    unauthorized = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
-    server = serve([unauthorized, b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"])
-    configuration = Configuration()
-    configuration.host = f"http://127.0.0.1:{server.port}"
-    source = Token(configuration)
-    with closing(Cluster(ApiClient(configuration), Access(source.renew))) as connected:
+    server = serve([UNAUTHORIZED, OK])
+    source = Token(server)
+    with source.connect() as connected:
         yield server, source, connected
 
 
@@ -160,13 +151,9 @@ def test_unauthorized_response_renews_the_token(token: tuple[Server, Token, Clus
 def test_unauthorized_patch_renews_the_token_for_the_next_request(
     serve: Callable[..., Server],
 ) -> None:
-    unauthorized = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
-    server, outcomes, stop = serve([OK, unauthorized, OK]), list[object](), threading.Event()
-    configuration = Configuration()
-    configuration.host = f"http://127.0.0.1:{server.port}"
-    source = Token(configuration)
+    server, outcomes, stop = serve([OK, UNAUTHORIZED, OK]), list[object](), threading.Event()
     stop.set()
-    with closing(Cluster(ApiClient(configuration), Access(source.renew))) as connected:
+    with Token(server).connect() as connected:
         connected.request("GET", "/version")
         assert connected.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append)
         connected.receive(stop)
@@ -192,11 +179,9 @@ def test_unreadable_token_fails_the_request(
 
 
 def test_token_is_read_at_most_once_a_second(serve: Callable[..., Server]) -> None:
-    server = serve([b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}"] * 4)
-    configuration, now = Configuration(), 100.0
-    configuration.host = f"http://127.0.0.1:{server.port}"
-    source = Token(configuration)
-    with closing(Cluster(ApiClient(configuration), NEVER_RENEWED, now=lambda: now)) as connected:
+    server, now = serve([OK] * 4), 100.0
+    source = Token(server)
+    with source.connect(now=lambda: now) as connected:
         connected.request("GET", "/version")
         now = 100.9
         connected.request("GET", "/version")
@@ -226,10 +211,8 @@ def test_patch_begins_on_an_idle_connection(
     serve: Callable[..., Server], response: bytes, problem: str
 ) -> None:
     server, outcomes, stop = serve([OK, response]), list[object](), threading.Event()
-    configuration = Configuration()
-    configuration.host = f"http://127.0.0.1:{server.port}"
     stop.set()
-    with closing(Cluster(ApiClient(configuration), NEVER_RENEWED)) as cluster:
+    with Token(server).connect() as cluster:
         assert not cluster.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append)
         cluster.request("GET", "/version")
         assert cluster.begin("/x", b"[]", timeout=5.0, on_end=outcomes.append)

@@ -1,5 +1,4 @@
 import threading
-from collections.abc import Callable
 
 import pytest
 
@@ -128,14 +127,10 @@ def test_date_is_trusted_if_no_object_can_be_created(caplog: pytest.LogCaptureFi
     assert world.api.count("POST") < world.stop.now / 50
 
 
-def drop_connection() -> Callable[[], None]:
-    return raising(unreachable())
-
-
 def test_unreachable_server_is_probed_again_after_a_pause() -> None:
     world = World(waits=3)
     for method in ("GET", "POST"):
-        world.api.before(method, *[drop_connection()] * 3)
+        world.api.before(method, *[raising(unreachable())] * 3)
     world.run()
 
     assert world.stop.waits[:3] == [1.0, 1.0, 1.0]

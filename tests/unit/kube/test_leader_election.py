@@ -71,11 +71,6 @@ def contested() -> tuple[Election, Leader, Leader]:
     return election, first, election.candidate("b")
 
 
-def fail_once(api: FakeApi, moment: str, method: str, error: Exception) -> None:
-    """Let the next request of this method raise, `before` or `after` it is carried out."""
-    (api.before if moment == "before" else api.after)(method, raising(error))
-
-
 def assert_acquires_on_expiry(election: Election, candidate: Leader) -> None:
     """Let the Lease duration pass: the candidate leads at its end, and not a moment earlier."""
     election.time += LEASE_SECONDS - 0.001
@@ -212,10 +207,8 @@ def test_clock_steps_change_the_leader_only_once() -> None:
 
 def test_lease_times_are_ignored_without_the_server_clock() -> None:
     election = Election()
-    first, second = (
-        election.candidate("a", has_server_time=False),
-        election.candidate("b", has_server_time=False),
-    )
+    first = election.candidate("a", has_server_time=False)
+    second = election.candidate("b", has_server_time=False)
     first.try_acquire_or_renew()
     election.edit(renewTime="1970-01-01T00:00:00.000000Z", acquireTime=None)
     second.try_acquire_or_renew()
@@ -234,7 +227,7 @@ def test_failed_read_does_not_restart_the_wait() -> None:
     second.try_acquire_or_renew()
     for _ in range(int(LEASE_SECONDS / RETRY_SECONDS)):
         election.time += RETRY_SECONDS
-        fail_once(election.api, "before", "GET", unreachable())
+        election.api.before("GET", raising(unreachable()))
         second.try_acquire_or_renew()
     second.try_acquire_or_renew()
     assert second.leading()
@@ -254,7 +247,7 @@ def test_released_lease_is_acquired_at_once() -> None:
 
 def test_resigning_never_raises() -> None:
     election, leader = led()
-    fail_once(election.api, "before", "PUT", unreachable())
+    election.api.before("PUT", raising(unreachable()))
     leader.resign()
     assert not leader.leading()
 
@@ -262,7 +255,7 @@ def test_resigning_never_raises() -> None:
 def test_leader_recovers_from_a_lost_renewal_response() -> None:
     election, leader = led()
     election.time += RETRY_SECONDS
-    fail_once(election.api, "after", "PUT", unreachable())
+    election.api.after("PUT", raising(unreachable()))
     leader.try_acquire_or_renew()
     assert leader.leading()  # thanks to the previous renewal
     election.time += RETRY_SECONDS
@@ -283,7 +276,7 @@ def test_leader_recovers_from_a_lost_renewal_response() -> None:
 def test_failure_is_logged_and_retried(error: Exception, caplog: pytest.LogCaptureFixture) -> None:
     election = Election()
     leader = election.candidate()
-    fail_once(election.api, "before", "GET", error)
+    election.api.before("GET", raising(error))
     leader.try_acquire_or_renew()
     assert not leader.leading()
     assert f"cannot acquire or renew Lease system/{LEASE}: {error}" in caplog.text
@@ -326,14 +319,8 @@ def test_empty_lease_is_acquired() -> None:
 
 def test_leadership_changes_update_metrics_and_notify_listeners() -> None:
     election = Election()
-    metrics = ControllerMetrics()
-    leader = Leader(
-        election.api,
-        metrics,
-        namespace="system",
-        server_time=lambda: WALL,
-        now=lambda: election.time,
-    )
+    leader = election.candidate()
+    metrics = leader.metrics
     leading: list[bool] = []
     leader.on_started_leading(lambda: leading.append(leader.leading()))
     assert b"\nholdfast_leader 0.0" in metrics.exposition()
@@ -341,7 +328,7 @@ def test_leadership_changes_update_metrics_and_notify_listeners() -> None:
     assert b"\nholdfast_leader 1.0" in metrics.exposition()
     election.time += RENEW_DEADLINE
     assert b"\nholdfast_leader 0.0" in metrics.exposition()
-    fail_once(election.api, "before", "GET", unreachable())
+    election.api.before("GET", raising(unreachable()))
     leader.try_acquire_or_renew()
     leader.try_acquire_or_renew()
     assert leading == [True, True]
@@ -395,9 +382,9 @@ def test_there_are_never_two_leaders(steps: list[tuple[int, float, float, str, f
 
         election.api.on_request = election.api.on_response = pass_time
         if outcome == "lost request":
-            fail_once(election.api, "before", "PUT", unreachable())
+            election.api.before("PUT", raising(unreachable()))
         if outcome == "lost response":
-            fail_once(election.api, "after", "PUT", unreachable())
+            election.api.after("PUT", raising(unreachable()))
         candidates[number].try_acquire_or_renew()
         check()
         election.api.on_request = election.api.on_response = lambda _method, _path: None

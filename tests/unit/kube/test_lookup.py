@@ -3,7 +3,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from holdfast.webhook.errors import ApiStatusError, ClusterError, StartError, UnreachableError
+from holdfast.webhook.errors import ClusterError, StartError, UnreachableError
 from holdfast.webhook.kube.lookup import TIMEOUT, ClusterLookup
 from holdfast.webhook.server.offload import DEADLINE
 from tests.support.builders import make_pod
@@ -84,8 +84,8 @@ def test_missing_object_is_none(api: FakeApi) -> None:
 
 @pytest.mark.parametrize(
     "error",
-    [status_error(403), status_error(500), unreachable()],
-    ids=["403", "500", "unreachable"],
+    [status_error(403), status_error(404), status_error(500), unreachable()],
+    ids=["403", "404 without a reason", "500", "unreachable"],
 )
 def test_failed_lookup_raises_the_error(api: FakeApi, error: ClusterError) -> None:
     api.before("GET", raising(error))
@@ -95,22 +95,11 @@ def test_failed_lookup_raises_the_error(api: FakeApi, error: ClusterError) -> No
     assert caught.value is error
 
 
-@pytest.mark.parametrize(
-    ("response", "expected"),
-    [
-        pytest.param(b"", f"the response for {PATH} is not valid: ", id="empty"),
-        pytest.param(b"<html>", f"the response for {PATH} is not valid: ", id="HTML"),
-        pytest.param(b'{"a": "\xff"}', f"the response for {PATH} is not valid: ", id="not UTF-8"),
-        pytest.param(b"[]", f"the response for {PATH} is not valid: ", id="a list"),
-        pytest.param(b"null", f"the response for {PATH} is not valid: ", id="null"),
-    ],
-)
-def test_invalid_response_is_an_error(api: FakeApi, response: bytes, expected: str) -> None:
+@pytest.mark.parametrize("response", [b"", b"<html>", b'{"a": "\xff"}', b"[]", b"null"])
+def test_invalid_response_is_an_error(api: FakeApi, response: bytes) -> None:
     api.answers[PATH] = response
-    with pytest.raises(UnreachableError) as caught:
+    with pytest.raises(UnreachableError, match=f"^the response for {PATH} is not valid: "):
         lookup(api).get(PATH)
-
-    assert str(caught.value).startswith(expected)
 
 
 def test_connection_is_made_once_on_first_use(api: FakeApi) -> None:
@@ -141,24 +130,6 @@ def test_failed_connection_is_retried(api: FakeApi) -> None:
     assert str(caught.value) == "no usable kubeconfig; name one"
     assert cluster.get(PATH)
     assert connecting.count == 2
-
-
-def test_404_without_reason_not_found_is_an_error(api: FakeApi) -> None:
-    api.before("GET", raising(status_error(404)), raising(status_error(404, reason="NotFound")))
-    with pytest.raises(ApiStatusError):
-        lookup(api).get(PATH)
-
-    assert lookup(api).get(PATH) is None
-
-
-def test_connect_makes_the_connection_once(api: FakeApi) -> None:
-    connecting = Connecting(api)
-    cluster = ClusterLookup(connecting)
-    cluster.connect()
-    cluster.connect()
-    assert (connecting.count, api.requests) == (1, [])
-    assert cluster.get(PATH)
-    assert connecting.count == 1
 
 
 def test_failed_connect_is_a_start_error(api: FakeApi) -> None:

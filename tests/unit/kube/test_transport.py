@@ -164,14 +164,7 @@ def test_truncated_response_is_an_error_and_not_retried(
     assert get(client).status == 200
 
 
-def test_missing_response_times_out(make_transport: Connect) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        client = make_transport(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
-        with pytest.raises(TimeoutError):
-            get(client, timeout=0.05)
-
-
-def test_timeout_discards_idle_connections(make_transport: Connect) -> None:
+def test_missing_response_times_out_and_discards_idle_connections(make_transport: Connect) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         client = make_transport(Credentials(f"http://127.0.0.1:{server.getsockname()[1]}"))
         client._idle.extend(client._open(PATIENCE) for _ in range(3))
@@ -179,13 +172,6 @@ def test_timeout_discards_idle_connections(make_transport: Connect) -> None:
             get(client, timeout=0.05)
 
         assert not client._idle
-
-
-def test_connection_refused(make_transport: Connect) -> None:
-    with socket.socket() as unopened:
-        unopened.bind(("127.0.0.1", 0))  # and does not listen
-        with pytest.raises(ConnectionRefusedError):
-            get(make_transport(Credentials(f"http://127.0.0.1:{unopened.getsockname()[1]}")))
 
 
 def test_idle_connections_are_limited(serve: Serve, make_transport: Connect) -> None:

@@ -43,50 +43,35 @@ def labelled(number: int, *, field: str = "labels") -> Any:
 
 OVER_LIMIT = [
     pytest.param(
-        labelled(4_999, field="annotations"),
-        "metadata.annotations: 5,001 entries exceed the limit of 5,000: remove some",
-        id="annotations",
+        labelled(4_999, field="annotations"), "metadata.annotations", 5_000, id="annotations"
     ),
-    pytest.param(
-        labelled(5_001),
-        "metadata.labels: 5,001 entries exceed the limit of 5,000: remove some",
-        id="labels",
-    ),
+    pytest.param(labelled(5_001), "metadata.labels", 5_000, id="labels"),
     pytest.param(
         make_delayed_pod(schedulingGates=[{"name": f"holdfast.dev/{i}"} for i in range(17)]),
-        "spec.schedulingGates (holdfast.dev/*): 17 entries exceed the limit of 16: remove some",
+        "spec.schedulingGates (holdfast.dev/*)",
+        16,
         id="own gates",
     ),
     pytest.param(
         make_delayed_pod(schedulingGates=[{"name": f"example.com/{i}"} for i in range(101)]),
-        "spec.schedulingGates: 101 entries exceed the limit of 100: remove some",
+        "spec.schedulingGates",
+        100,
         id="gates",
     ),
     pytest.param(
-        make_delayed_pod(tolerations=[{}] * 1_001),
-        "spec.tolerations: 1,001 entries exceed the limit of 1,000: remove some",
-        id="tolerations",
+        make_delayed_pod(tolerations=[{}] * 1_001), "spec.tolerations", 1_000, id="tolerations"
     ),
+    pytest.param(requiring(*[{}] * 1_001), f"required terms of {NODE}", 1_000, id="required terms"),
     pytest.param(
-        requiring(*[{}] * 1_001),
-        f"required terms of {NODE}: 1,001 entries exceed the limit of 1,000: remove some",
-        id="required terms",
-    ),
-    pytest.param(
-        preferring(*[{}] * 1_001),
-        f"preferred terms of {NODE}: 1,001 entries exceed the limit of 1,000: remove some",
-        id="preferred terms",
+        preferring(*[{}] * 1_001), f"preferred terms of {NODE}", 1_000, id="preferred terms"
     ),
     pytest.param(
         requiring({"matchExpressions": [{}] * 5_000, "matchFields": [{}] * 5_001}),
-        f"requirements in {NODE}: 10,001 entries exceed the limit of 10,000: remove some",
+        f"requirements in {NODE}",
+        10_000,
         id="requirements",
     ),
-    pytest.param(
-        with_values(25_000, 25_001),
-        f"values in {NODE}: 50,001 entries exceed the limit of 50,000: remove some",
-        id="values",
-    ),
+    pytest.param(with_values(25_000, 25_001), f"values in {NODE}", 50_000, id="values"),
 ]
 WITHIN_LIMITS = [
     pytest.param(labelled(4_998, field="annotations"), id="annotations"),
@@ -100,33 +85,19 @@ WITHIN_LIMITS = [
 ]
 
 
-@pytest.mark.parametrize(("pod", "message"), OVER_LIMIT)
-def test_excess_is_reported(pod: Any, message: str) -> None:
-    assert limits.find_excess(Pod.of(pod)) == message
-
-
 @pytest.mark.parametrize("pod", WITHIN_LIMITS)
 def test_pod_within_limits_has_no_excess(pod: Any) -> None:
     assert limits.find_excess(Pod.of(pod)) == ""
 
 
 @pytest.mark.parametrize("path", PATHS)
-@pytest.mark.parametrize(("pod", "message"), OVER_LIMIT)
-def test_new_pod_over_a_limit_is_rejected(pod: Any, message: str, path: str) -> None:
+@pytest.mark.parametrize(("pod", "field", "limit"), OVER_LIMIT)
+def test_new_pod_over_a_limit_is_rejected(pod: Any, field: str, limit: int, path: str) -> None:
     response = check_document(path, make_review(pod))
 
     assert not response["allowed"]
-    assert response["status"]["message"] == message
-
-
-def test_template_over_a_limit_is_rejected_with_its_path() -> None:
-    template = make_delayed_pod(tolerations=[{}] * 1_001)
-    workload = {"metadata": {"name": "web"}, "spec": {"template": template}}
-    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
-    response = check_document("/validate", make_review(workload, kind=kind))
-
     assert response["status"]["message"] == (
-        "spec.template: spec.tolerations: 1,001 entries exceed the limit of 1,000: remove some"
+        f"{field}: {limit + 1:,} entries exceed the limit of {limit:,}: remove some"
     )
 
 

@@ -22,6 +22,7 @@ LEGACY = "example.com/sticky-node"
 VM_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachines/vm"
 VMI_PATH = "/apis/kubevirt.io/v1/namespaces/default/virtualmachineinstances/vm"
 MIGRATION = {kubevirt.MIGRATION_JOB: "7d1f"}
+VMI_OWNER = owner_of(kubevirt.VMI, "vm", VMI_UID)
 KUBEVIRT = {"username": kubevirt.CONTROLLER_ACCOUNT}
 STICKY_ALONE = (
     "profiles: [{plugins: {disabled: [{name: '*'}], enabled: [{name: sticky}]}, "
@@ -61,33 +62,25 @@ def edits(vm: Document, vmi: Document | None = None, pod: Any = None, **args: An
     return list(mutate(sticky(cluster(vm, vmi), **args), pod).edits)
 
 
+FORGED_ACCOUNTS = {
+    "another creator": "jane",
+    "no username": "",
+    "similar account name": "system:serviceaccount:default:not-kubevirt-controller",
+    "malformed account name": kubevirt.controller_account("a:b"),
+    "another cluster controller": "system:serviceaccount:kube-system:replicaset-controller",
+}
+FORGED_OWNERS: dict[str, list[Document]] = {
+    "an owner that is not the controller": [VMI_OWNER | {"controller": False}],
+    "an owner of another API": [VMI_OWNER | {"apiVersion": "kubevirt.io.evil/v1"}],
+    "a hotplug pod": [owner_of("Pod", "p", "u", api_version="v1")],
+    "labels alone": [],
+}
 FORGERIES: Mapping[str, tuple[Document, Document]] = {
-    "another creator": (make_launcher(), {"userInfo": {"username": "jane"}}),
-    "no username": (make_launcher(), {"userInfo": {}}),
-    "similar account name": (
-        make_launcher(),
-        {"userInfo": {"username": "system:serviceaccount:default:not-kubevirt-controller"}},
-    ),
-    "malformed account name": (
-        make_launcher(),
-        {"userInfo": {"username": "system:serviceaccount:a:b:kubevirt-controller"}},
-    ),
-    "another cluster controller": (
-        make_launcher(),
-        {"userInfo": {"username": "system:serviceaccount:kube-system:replicaset-controller"}},
-    ),
-    "an owner that is not the controller": (
-        make_launcher(owners=[owner_of(kubevirt.VMI, "vm", VMI_UID, controller=False)]),
-        {},
-    ),
-    "an owner of another API": (
-        make_launcher(
-            owners=[owner_of(kubevirt.VMI, "vm", VMI_UID, api_version="kubevirt.io.evil/v1")]
-        ),
-        {},
-    ),
-    "a hotplug pod": (make_launcher(owners=[owner_of("Pod", "p", "u", api_version="v1")]), {}),
-    "labels alone": (make_launcher(owners=[]), {}),
+    name: (make_launcher(), {"userInfo": {"username": username}})
+    for name, username in FORGED_ACCOUNTS.items()
+} | {
+    name: (make_launcher(owners=owners), {"userInfo": KUBEVIRT})
+    for name, owners in FORGED_OWNERS.items()
 }
 
 

@@ -30,7 +30,6 @@ GRAMMAR = [
     ("release 2.4", "release 2.4"),
     ("  release 2.4 ", "release 2.4"),
     ("Änderung №7 - geprüft?", "Änderung №7 - geprüft?"),
-    ("true", "true"),
     ("x" * 200, "x" * 200),
     ("", None),
     ("   ", None),
@@ -107,21 +106,16 @@ def test_permit(marks: dict[str, str], expected: Permit) -> None:
     assert plugin.permit(Pod.of(make_pod({KEY: "why", **marks})), 0) == expected
 
 
+COUNTS = "also counts while pods are held: increase or remove it"
+
+
 @pytest.mark.parametrize(
     ("kind", "spec", "warning"),
     [
-        (
-            "Job",
-            {"activeDeadlineSeconds": 20},
-            "spec.activeDeadlineSeconds=20 also counts while pods are held: increase or remove it",
-        ),
+        ("Job", {"activeDeadlineSeconds": 20}, f"spec.activeDeadlineSeconds=20 {COUNTS}"),
         ("Job", {}, ""),
         ("Deployment", {"progressDeadlineSeconds": 600}, ""),
-        (
-            "Deployment",
-            {"progressDeadlineSeconds": 9},
-            "spec.progressDeadlineSeconds=9 also counts while pods are held: increase or remove it",
-        ),
+        ("Deployment", {"progressDeadlineSeconds": 9}, f"spec.progressDeadlineSeconds=9 {COUNTS}"),
         (
             "Job",
             {"concurrencyPolicy": "Forbid"},
@@ -160,15 +154,14 @@ def test_hostile_annotation_is_quoted_in_the_reason(key: str, text: str) -> None
 def test_delay_and_approval_must_both_allow() -> None:
     decider = make_decider()
 
-    def held(**marks: str) -> Pod:
-        marks = {f"holdfast.dev/{key.replace('_', '-')}": text for key, text in marks.items()}
-        annotations = {"delay": "15", KEY: "why", **marks}
+    def held(*marks: str) -> Pod:
+        annotations = {"delay": "15", KEY: "why", **dict.fromkeys(marks, "ann")}
         return Pod.of(make_pod(annotations, gates=[DELAY_GATE, GATE]))
 
     waiting_due = decider.due(held())
     assert (waiting_due.at_ms, waiting_due.reason) == (NEVER_MS, "approval: why")
-    assert decider.due(held(approved_by="ann")).at_ms == CREATED_MS + 15_000
-    denied_due = decider.due(held(denied_by="ann"))
+    assert decider.due(held(APPROVED_BY)).at_ms == CREATED_MS + 15_000
+    denied_due = decider.due(held(DENIED_BY))
     assert (denied_due.at_ms, denied_due.problem) == (NEVER_MS, "approval: denied by ann")
     summary = held_pods.described(held(), decider)
     assert (summary.held_by, summary.remark) == ("delay=15s, approval=why", "approval: why")

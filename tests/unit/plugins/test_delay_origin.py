@@ -1,7 +1,6 @@
 import threading
 from typing import Any
 
-import msgspec
 import pytest
 
 from holdfast.webhook.errors import ApiStatusError, LookupLimitError, UnreachableError
@@ -20,9 +19,13 @@ FROM_POD = "the delay counts from the pod's creation: "
 
 
 def owned(
-    kind: str = "ReplicaSet", uid: str = "u", created_ms: int = CREATED_MS, origin: str = "owner"
+    kind: str = "ReplicaSet",
+    uid: str = "u",
+    created_ms: int = CREATED_MS,
+    origin: str = "owner",
+    name: str = "web",
 ) -> Pod:
-    owner = owner_of(kind, "web", uid, api_version="batch/v1" if kind == "Job" else "apps/v1")
+    owner = owner_of(kind, name, uid, api_version="batch/v1" if kind == "Job" else "apps/v1")
     annotations = {"delay": "10m", DELAY_FROM: origin}
     labels, created_at = {"controller-revision-hash": "web-1"}, durations.to_datetime(created_ms)
     return Pod.of(held(annotations, owners=[owner], labels=labels, created=created_at))
@@ -82,23 +85,17 @@ def test_replacement_starts_at_once(kind: str, path: str, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("kind", ["ReplicaSet", "DaemonSet", "Job"])
 @pytest.mark.parametrize("name", ["?watch=1", "../../x", "%", ".."])
 def test_owner_with_an_invalid_name_is_not_looked_up(kind: str, name: str) -> None:
-    pod = owned(kind)
-    owners = pod.metadata.owner_references or []
-    forged_owners = [msgspec.structs.replace(owner, name=name) for owner in owners]
-    metadata = msgspec.structs.replace(pod.metadata, owner_references=forged_owners)
-    assert delay_origin.revision_of(msgspec.structs.replace(pod, metadata=metadata)) is None
+    assert delay_origin.revision_of(owned(kind, name=name)) is None
 
 
 def test_owner_with_an_oversized_uid_is_ignored() -> None:
-    owners = [owner_of("ReplicaSet", "web", "u" * 1_000_000, api_version="apps/v1")]
-    assert delay_origin.revision_of(Pod.of(held({}, owners=owners))) is None
+    assert delay_origin.revision_of(owned(uid="u" * 1_000_000)) is None
 
 
 @pytest.mark.parametrize(
     ("kind", "uid", "later_ms", "until_ms"),
     [
         pytest.param("StatefulSet", "v", 0, 9 * MINUTE, id="another StatefulSet"),
-        pytest.param("DaemonSet", "v", 0, 9 * MINUTE, id="another DaemonSet"),
         pytest.param("StatefulSet", "u", HOUR, 9 * MINUTE, id="recreated revision"),
         pytest.param("StatefulSet", "u", 0, None, id="the same revision"),
         pytest.param("ReplicaSet", "u", HOUR, None, id="the same owner"),
@@ -129,9 +126,7 @@ def test_recreated_revision_counts_from_its_own_creation(
         pytest.param(created(CREATED_MS + HOUR), 10 * MINUTE, "from ReplicaSet web", id="adopted"),
         pytest.param(None, 10 * MINUTE, f"{FROM_POD}ReplicaSet web was deleted", id="deleted"),
         pytest.param(created(0, "v"), 10 * MINUTE, "was deleted", id="recreated"),
-        pytest.param(
-            created(0) | {"metadata": {"uid": "u"}}, 10 * MINUTE, FROM_POD, id="no timestamp"
-        ),
+        pytest.param({"metadata": {"uid": "u"}}, 10 * MINUTE, FROM_POD, id="no timestamp"),
         pytest.param(
             ApiStatusError("HTTP 403: no", status=403),
             10 * MINUTE,
@@ -164,9 +159,7 @@ def test_command_looks_up_the_revision_synchronously(monkeypatch: pytest.MonkeyP
     assert cluster.read == [REPLICA_SET]
 
 
-def test_command_retries_a_lookup_rejected_by_the_limit(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_command_retries_a_lookup_rejected_by_the_limit(monkeypatch: pytest.MonkeyPatch) -> None:
     cluster = Cluster(LookupLimitError("too many"), monkeypatch)
     cluster.plugin.handle.connect(lookup=cluster)
     first: Any = cluster.plugin.permit(owned(), 0)

@@ -17,27 +17,17 @@ from holdfast.webhook.plugins.approval import Approval
 from tests.support.builders import CREATED_MS, make_delay, make_pod, read_review
 from tests.support.fakes import FakeLookup
 from tests.support.scripted import pipeline_of
-from tests.support.vm_builders import owner_of
+from tests.support.vm_builders import make_vmi, owner_of
 
 CNV = kubevirt.controller_account("openshift-cnv")
 TENANT = kubevirt.controller_account("tenant")
 DEFAULT = kubevirt.CONTROLLER_ACCOUNT
-INSTALLED = {
-    kubevirt.INSTALLATIONS: {
-        "items": [
-            {
-                "metadata": {
-                    "namespace": "openshift-cnv",
-                    "creationTimestamp": "2026-01-01T00:00:00Z",
-                }
-            }
-        ]
-    }
-}
+INSTALLATION = {"namespace": "openshift-cnv", "creationTimestamp": "2026-01-01T00:00:00Z"}
+INSTALLED = {kubevirt.INSTALLATIONS: {"items": [{"metadata": INSTALLATION}]}}
 OWNERS = [owner_of(kubevirt.VMI, "vm", "u")]
 TARGET: dict[str, Any] = {"labels": {kubevirt.MIGRATION_JOB: "job"}, "owners": OWNERS}
 VMI_PATH = kubevirt.vmi_path("default", "vm")
-RUNNING = {VMI_PATH: {"metadata": {"uid": "u"}, "status": {"phase": "Running"}}}
+RUNNING = {VMI_PATH: make_vmi(uid="u", phase="Running")}
 
 
 def created_by(user: str, **pod: Any) -> PodReview:
@@ -62,9 +52,7 @@ def is_held(plugin: Approval, review: PodReview) -> bool:
         pytest.param(CNV, None, False, id="KubeVirt's account"),
         pytest.param(TENANT, None, True, id="a tenant's account with the same name"),
         pytest.param(DEFAULT, None, True, id="default account, not in use"),
-        pytest.param(
-            DEFAULT, ApiStatusError("no", status=403), False, id="default account, forbidden"
-        ),
+        pytest.param(DEFAULT, ApiStatusError("no", status=403), False, id="default, forbidden"),
         pytest.param(CNV, ApiStatusError("no", status=403), True, id="unknown account, forbidden"),
         pytest.param(DEFAULT, NoCredentialsError("no token"), False, id="no credentials"),
         pytest.param(TENANT, NoCredentialsError("no token"), True, id="a tenant, no credentials"),
@@ -84,14 +72,10 @@ def test_only_pods_of_kubevirts_own_account_are_exempt(
     ("vmi", "held"),
     [
         pytest.param(RUNNING[VMI_PATH], False, id="running"),
-        pytest.param({"metadata": {"uid": "u"}, "status": {"phase": "Scheduling"}}, True, id="new"),
-        pytest.param(
-            {"metadata": {"uid": "u"}, "status": {"phase": "WaitingForSync"}},
-            True,
-            id="migrated from elsewhere",
-        ),
+        pytest.param(make_vmi(uid="u", phase="Scheduling"), True, id="new"),
+        pytest.param(make_vmi(uid="u", phase="WaitingForSync"), True, id="migrated from elsewhere"),
         pytest.param({"metadata": {"uid": "u"}}, True, id="without a status"),
-        pytest.param(RUNNING[VMI_PATH] | {"metadata": {"uid": "w"}}, True, id="another one"),
+        pytest.param(make_vmi(uid="w", phase="Running"), True, id="another one"),
         pytest.param(None, True, id="gone"),
     ],
 )

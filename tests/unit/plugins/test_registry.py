@@ -16,12 +16,6 @@ def point(name: str, value: str) -> EntryPoint:
     return EntryPoint(name, value, plugins.GROUP)
 
 
-def registry_error(*points: EntryPoint) -> str:
-    with pytest.raises(ConfigurationError) as caught:
-        plugins.registry(points)
-    return str(caught.value)
-
-
 def test_built_in_plugins_are_in_default_order() -> None:
     names = [plugin.name for plugin in plugins.BUILT_IN if plugin.name in config.DEFAULT_PLUGINS]
 
@@ -74,4 +68,6 @@ def test_installed_plugins_are_found() -> None:
     ],
 )
 def test_invalid_entry_point(found: list[EntryPoint], expected: str) -> None:
-    assert expected == registry_error(*found)
+    with pytest.raises(ConfigurationError) as caught:
+        plugins.registry(found)
+    assert str(caught.value) == expected

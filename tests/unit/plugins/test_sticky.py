@@ -5,14 +5,10 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.framework.plugin import Code, Result
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.edits import Edit, PreferNodes
-from holdfast.webhook.model.objects import Pod
 from tests.support.builders import Document
-from tests.support.fakes import apply_patch
-from tests.support.matching import admits, make_node
 from tests.support.vm_builders import VM_UID, make_launcher, make_vm, make_vmi, owner_of
 from tests.unit.plugins.sticky_vms import (
     FINALIZER,
@@ -29,16 +25,15 @@ from tests.unit.plugins.sticky_vms import (
     sticky,
 )
 
+OPTED_IN = {**RECORD, kubevirt.STICKY: "true"}
+
 
 @pytest.mark.parametrize(
     ("annotations", "args", "expected"),
     [
         pytest.param(None, {}, [FINALIZER], id="no node yet"),
-        pytest.param({kubevirt.STICKY_NODE: ""}, {}, [FINALIZER], id="an empty record"),
         pytest.param(RECORD, {}, [FINALIZER, PIN], id="a node"),
-        pytest.param(
-            {kubevirt.STICKY_NODE: "node-1"}, {}, [FINALIZER, PIN], id="an admin's record"
-        ),
+        pytest.param({kubevirt.STICKY_NODE: "node-1"}, {}, [FINALIZER, PIN], id="an admin's"),
         pytest.param(
             {**RECORD, kubevirt.STICKY_NODE_UID: "another"}, {}, [FINALIZER], id="a clone's record"
         ),
@@ -53,10 +48,9 @@ from tests.unit.plugins.sticky_vms import (
         ),
         pytest.param(RECORD, {"node_annotation": LEGACY}, [FINALIZER], id="another key's record"),
         pytest.param({**RECORD, kubevirt.STICKY: "false"}, {}, [], id="opted out"),
-        pytest.param({**RECORD, kubevirt.STICKY: "true"}, {}, [FINALIZER, PIN], id="opted in"),
+        pytest.param(OPTED_IN, {"select": "annotated"}, [FINALIZER, PIN], id="annotated"),
         pytest.param(RECORD, {"select": "annotated"}, [], id="annotated only, not annotated"),
         pytest.param(RECORD, {"namespaces": ("default",)}, [FINALIZER, PIN], id="its namespace"),
-        pytest.param(RECORD, {"namespaces": ("other",)}, [], id="another namespace"),
     ],
 )
 def test_mutate(
@@ -81,34 +75,18 @@ def test_pod_in_another_namespace_is_skipped_without_a_lookup() -> None:
     assert lookup.asked == []
 
 
+TARGET = make_launcher(labels=MIGRATION)
+PROVISIONING = make_launcher({kubevirt.EPHEMERAL_PROVISIONING: "true"})
+
+
 @pytest.mark.parametrize(
     ("pod", "phase", "expected"),
     [
-        pytest.param(make_launcher(labels=MIGRATION), "Running", [FINALIZER], id="migration"),
-        pytest.param(
-            make_launcher(labels=MIGRATION),
-            "WaitingForSync",
-            [FINALIZER],
-            id="migration from another cluster",
-        ),
-        pytest.param(
-            make_launcher(labels=MIGRATION),
-            "",
-            [FINALIZER, PIN],
-            id="label from the template, unset phase",
-        ),
-        pytest.param(
-            make_launcher(labels=MIGRATION),
-            "Scheduling",
-            [FINALIZER, PIN],
-            id="label from the template, scheduling",
-        ),
-        pytest.param(
-            make_launcher({kubevirt.EPHEMERAL_PROVISIONING: "true"}),
-            "Pending",
-            [PIN],
-            id="ephemeral provisioning",
-        ),
+        pytest.param(TARGET, "Running", [FINALIZER], id="migration"),
+        pytest.param(TARGET, "WaitingForSync", [FINALIZER], id="migration from another cluster"),
+        pytest.param(TARGET, "", [FINALIZER, PIN], id="label from the template, unset phase"),
+        pytest.param(TARGET, "Scheduling", [FINALIZER, PIN], id="label from the template"),
+        pytest.param(PROVISIONING, "Pending", [PIN], id="ephemeral provisioning"),
     ],
 )
 def test_mutate_migration_targets_and_provisioning_pods(
@@ -117,36 +95,17 @@ def test_mutate_migration_targets_and_provisioning_pods(
     assert edits(make_vm(RECORD), make_vmi(phase=phase, node="node-1"), pod) == expected
 
 
-def test_node_is_required_in_every_node_selector_term() -> None:
-    pod = make_launcher()
-    affinity = pod["spec"]["affinity"]["nodeAffinity"]
-    terms = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
-    terms.append({"matchExpressions": [{"key": "disk", "operator": "Exists"}]})
-
-    patched = apply_patch(pod, patch(Pod.of(pod), edits(make_vm(RECORD), None, pod)))
-    assert patched["metadata"]["finalizers"] == ["holdfast.dev/sticky"]
-    assert admits(patched, make_node("node-1", {}))
-    assert not admits(patched, make_node("node-2", {"disk": "fast"}))
-    labels = {"node-labeller.kubevirt.io/obsolete-host-model": "x"}
-    assert not admits(patched, make_node("node-1", labels))
-    assert admits(patched, make_node("node-1", {**labels, "disk": "fast"}))
+VM_OWNER = owner_of(kubevirt.VM, "vm", VM_UID)
 
 
 @pytest.mark.parametrize(
     "owners",
     [
         pytest.param([], id="standalone"),
-        pytest.param(
-            [owner_of("VirtualMachineInstanceReplicaSet", "vm", VM_UID)], id="replica set"
-        ),
-        pytest.param(
-            [owner_of(kubevirt.VM, "vm", VM_UID, controller=False)], id="not the controller"
-        ),
-        pytest.param([owner_of(kubevirt.VM, "other", VM_UID)], id="VM of another name"),
-        pytest.param(
-            [owner_of(kubevirt.VM, "vm", VM_UID, api_version="example.com/v1")],
-            id="another API's VM",
-        ),
+        pytest.param([VM_OWNER | {"kind": "VirtualMachineInstanceReplicaSet"}], id="replica set"),
+        pytest.param([VM_OWNER | {"controller": False}], id="not the controller"),
+        pytest.param([VM_OWNER | {"name": "other"}], id="VM of another name"),
+        pytest.param([VM_OWNER | {"apiVersion": "example.com/v1"}], id="another API's VM"),
     ],
 )
 def test_vmi_without_a_vm_is_skipped(owners: list[Document]) -> None:

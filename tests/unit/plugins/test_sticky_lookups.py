@@ -22,13 +22,9 @@ GONE = (
     ("vm", "vmi", "expected"),
     [
         pytest.param(make_vm(), {}, GONE % (kubevirt.VMI, VMI_UID), id="VMI gone"),
-        pytest.param(
-            make_vm(), make_vmi(uid="new"), GONE % (kubevirt.VMI, VMI_UID), id="recreated VMI"
-        ),
+        pytest.param(make_vm(), make_vmi(uid="new"), GONE % (kubevirt.VMI, VMI_UID), id="new VMI"),
         pytest.param(None, make_vmi(), GONE % (kubevirt.VM, VM_UID), id="VM gone"),
-        pytest.param(
-            make_vm(uid="new"), make_vmi(), GONE % (kubevirt.VM, VM_UID), id="recreated VM"
-        ),
+        pytest.param(make_vm(uid="new"), make_vmi(), GONE % (kubevirt.VM, VM_UID), id="new VM"),
     ],
 )
 @pytest.mark.parametrize("point", [mutate, validate], ids=["mutate", "validate"])

@@ -8,6 +8,7 @@ from holdfast.webhook.framework import conditions
 from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.model import kubevirt
+from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins.virt_controller import AUTO
 from tests.support.builders import make_pipeline, read_review
 from tests.support.fakes import FakeLookup, apply_patch
@@ -15,13 +16,18 @@ from tests.support.vm_builders import VM_UID, make_vm
 from tests.unit.plugins.sticky_vms import LEGACY, RECORD, sticky, sticky_pipeline
 
 KIND = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
-INVALID_VALUE = (
-    'metadata: annotation holdfast.dev/sticky: invalid value "%s": use "true" or "false"'
-)
-INVALID_NODE = (
-    'metadata: annotation %s: invalid value "%s": use a node name, or remove the '
-    "annotation to let the VM start anywhere"
-)
+INVALID_VALUE = 'annotation holdfast.dev/sticky: invalid value "%s": use "true" or "false"'
+
+
+def invalid_node(value: str, key: str = kubevirt.STICKY_NODE) -> str:
+    return (
+        f'annotation {key}: invalid value "{value}": use a node name, or remove the annotation to '
+        "let the VM start anywhere"
+    )
+
+
+def update(before: Mapping[str, str] | None, after: Mapping[str, str] | None) -> PodReview:
+    return read_review(make_vm(after), kind=KIND, operation="UPDATE", old=make_vm(before))
 
 
 @pytest.mark.parametrize(
@@ -30,26 +36,17 @@ INVALID_NODE = (
         pytest.param(None, "{}", [], id="none"),
         pytest.param({kubevirt.STICKY: "true", **RECORD}, "{}", [], id="valid"),
         pytest.param({kubevirt.STICKY: "True"}, "{}", [INVALID_VALUE % "True"], id="True"),
-        pytest.param(
-            {kubevirt.STICKY_NODE: "Node 1"},
-            "{}",
-            [INVALID_NODE % (kubevirt.STICKY_NODE, "Node 1")],
-            id="invalid node name",
-        ),
+        pytest.param({kubevirt.STICKY_NODE: "Node 1"}, "{}", [invalid_node("Node 1")], id="node"),
         pytest.param(
             {kubevirt.STICKY: "no", kubevirt.STICKY_NODE: "_"},
             "{}",
-            [
-                INVALID_VALUE % "no"
-                + "; "
-                + (INVALID_NODE % (kubevirt.STICKY_NODE, "_"))[len("metadata: ") :]
-            ],
+            [INVALID_VALUE % "no", invalid_node("_")],
             id="both",
         ),
         pytest.param(
             {LEGACY: "_"},
             f"{{nodeAnnotation: {LEGACY}}}",
-            [INVALID_NODE % (LEGACY, "_")],
+            [invalid_node("_", LEGACY)],
             id="legacy",
         ),
         pytest.param({LEGACY: "_"}, "{}", [], id="another key"),
@@ -60,23 +57,17 @@ def test_vm_annotations_are_validated(
 ) -> None:
     review = read_review(make_vm(annotations), kind=KIND)
     verdict = sticky_pipeline(FakeLookup(), args).validate(review, now_ms=0)
-    assert list(verdict.reasons) == expected
+    assert list(verdict.reasons) == (["metadata: " + "; ".join(expected)] if expected else [])
     assert (verdict.code is Code.REJECT) == bool(expected)
 
 
 def test_update_validates_only_changed_annotations() -> None:
     """Otherwise the controller could not record a node on a VM with an invalid annotation."""
-    old = make_vm({kubevirt.STICKY: "maybe"})
-    new = make_vm({kubevirt.STICKY: "maybe", **RECORD})
-    review = read_review(new, kind=KIND, operation="UPDATE", old=old)
+    old = {kubevirt.STICKY: "maybe"}
+    review, worse_review = update(old, {**old, **RECORD}), update(old, {kubevirt.STICKY: "no"})
     assert sticky_pipeline(FakeLookup()).validate(review, now_ms=0).code is Code.SUCCESS
-
-    worse_review = read_review(
-        make_vm({kubevirt.STICKY: "no"}), kind=KIND, operation="UPDATE", old=old
-    )
-    assert sticky_pipeline(FakeLookup()).validate(worse_review, now_ms=0).reasons == [
-        INVALID_VALUE % "no"
-    ]
+    reasons = sticky_pipeline(FakeLookup()).validate(worse_review, now_ms=0).reasons
+    assert reasons == [f"metadata: {INVALID_VALUE % 'no'}"]
 
 
 COPIED = {kubevirt.STICKY_NODE: "node-1", kubevirt.STICKY_NODE_UID: "another"}
@@ -102,13 +93,11 @@ IGNORED = (
 def test_node_that_would_be_ignored_on_a_clone_is_rejected(
     before: dict[str, str], after: dict[str, str], effective: bool
 ) -> None:
-    old, new = make_vm(before), make_vm(after)
-    review = read_review(new, kind=KIND, operation="UPDATE", old=old)
-    verdict = sticky_pipeline(FakeLookup()).validate(review, now_ms=0)
+    verdict = sticky_pipeline(FakeLookup()).validate(update(before, after), now_ms=0)
     expected = [] if effective else [IGNORED % after[kubevirt.STICKY_NODE]]
     assert list(verdict.reasons) == expected
-    created = sticky_pipeline(FakeLookup()).validate(read_review(new, kind=KIND), now_ms=0)
-    assert created.code is Code.SUCCESS
+    creation = read_review(make_vm(after), kind=KIND)
+    assert sticky_pipeline(FakeLookup()).validate(creation, now_ms=0).code is Code.SUCCESS
 
 
 def test_errors_in_template_and_vm_are_reported_together() -> None:
@@ -119,7 +108,7 @@ def test_errors_in_template_and_vm_are_reported_together() -> None:
     assert template_reason.startswith(
         'spec.template.metadata: annotation delay: invalid value "soon"'
     )
-    assert vm_reason == INVALID_VALUE % "maybe"
+    assert vm_reason == f"metadata: {INVALID_VALUE % 'maybe'}"
 
 
 def test_match_conditions_cover_annotations_of_vms() -> None:
@@ -158,22 +147,15 @@ OWN_UID = {kubevirt.STICKY_NODE_UID: VM_UID}
         pytest.param(None, None, None, id="no annotations"),
     ],
 )
-def test_record_erased_by_an_update_is_restored(
+def test_record_erased_by_an_update_is_restored_without_a_lookup(
     old: dict[str, str] | None, new: dict[str, str] | None, restored: dict[str, str] | None
 ) -> None:
-    vm = make_vm(new)
-    review = read_review(vm, kind=KIND, operation="UPDATE", old=make_vm(old))
-    verdict = sticky_pipeline(FakeLookup()).mutate(review, now_ms=0)
-    patched = apply_patch(vm, patch(review.target, verdict.edits))
+    lookup, review = FakeLookup(), update(old, new)
+    verdict = sticky_pipeline(lookup).mutate(review, now_ms=0)
+    patched = apply_patch(make_vm(new), patch(review.target, verdict.edits))
 
     assert patched == make_vm(restored)
     assert verdict.code is Code.SUCCESS
-
-
-def test_record_is_restored_without_a_lookup() -> None:
-    lookup = FakeLookup()
-    review = read_review(make_vm(), kind=KIND, operation="UPDATE", old=make_vm(RECORD))
-    sticky_pipeline(lookup).mutate(review, now_ms=0)
     assert lookup.asked == []
 
 

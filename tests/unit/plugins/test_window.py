@@ -23,16 +23,7 @@ from holdfast.webhook.plugins import window
 from holdfast.webhook.plugins.approval import Approval
 from holdfast.webhook.plugins.named_windows import NamedWindow
 from holdfast.webhook.plugins.window import GATE, KEY, Window, WindowArgs
-from tests.support.builders import (
-    CREATED_MS,
-    HOUR,
-    MINUTE,
-    held,
-    instant,
-    make_delay,
-    make_pod,
-    read_review,
-)
+from tests.support.builders import CREATED_MS, HOUR, MINUTE, held, make_delay, make_pod, read_review
 from tests.support.counting import counted
 from tests.support.scripted import decider_of
 from tests.support.window_values import WINDOWS, WindowRefusal
@@ -122,11 +113,15 @@ def test_pod_is_held_until_the_window_opens() -> None:
     opens_ms = CREATED_MS + 9 * HOUR  # 22:00 in Berlin in winter
 
     assert plugin.permit(pod, CREATED_MS) == Wait(opens_ms, "opens at 2026-03-01T21:00:00Z")
-    assert plugin.permit(pod, opens_ms - 1) == Wait(opens_ms, "opens at 2026-03-01T21:00:00Z")
     assert plugin.permit(pod, opens_ms) == Allow()
+    assert plugin.permit(pod, opens_ms + 8 * HOUR - 1) == Allow()
     assert plugin.permit(pod, opens_ms + 8 * HOUR) == Wait(
         opens_ms + 24 * HOUR, "opens at 2026-03-02T21:00:00Z"
     )
+    assert plugin.permit(pod, opens_ms + 24 * HOUR) == Allow()
+    # if the clock is set back
+    assert plugin.permit(pod, opens_ms + 8 * HOUR - 1) == Allow()
+    assert plugin.permit(pod, opens_ms - 1) == Wait(opens_ms, "opens at 2026-03-01T21:00:00Z")
 
 
 def test_jitter_spreads_pods_after_the_window_opens() -> None:
@@ -169,10 +164,6 @@ def test_many_windows_that_never_close_are_cheap() -> None:
     assert 500 < steps[0] < 50_000  # 5,000,000 with a search over 400 days
 
 
-def test_jitter_is_ignored_for_a_window_that_never_closes() -> None:
-    assert window_of().permit(pod_of("00:00-24:00", JITTER, "1h"), CREATED_MS) == Allow()
-
-
 @pytest.mark.parametrize("text", ["nights", "night;", ""])
 def test_pod_with_an_invalid_window_stays_held(text: str) -> None:
     result = window_of(NIGHT).permit(pod_of(text), CREATED_MS)
@@ -189,19 +180,6 @@ def test_delay_and_window_both_apply() -> None:
         pod = Pod.of(held({"delay": delay, KEY: OPEN_HOURS}, gates=gates))
         assert decider.due(pod).at_ms == CREATED_MS + due_ms
         assert decider.permit(pod, CREATED_MS + due_ms).at_ms <= CREATED_MS + due_ms
-    assert instant(CREATED_MS) == "2026-03-01T12:00:00Z"
-
-
-def test_clock_steps_release_pods_only_inside_the_window() -> None:
-    plugin, pod = window_of(), pod_of(OPEN_HOURS)
-    opens, closes = CREATED_MS, CREATED_MS + HOUR
-    tomorrow = Wait(opens + 24 * HOUR, f"opens at {instant(opens + 24 * HOUR)}")
-    assert plugin.permit(pod, closes - 1) == Allow()
-    assert plugin.permit(pod, closes) == tomorrow
-    assert plugin.permit(pod, closes + HOUR) == tomorrow
-    assert plugin.permit(pod, closes - 1) == Allow()
-    assert plugin.permit(pod, opens - 1) == Wait(opens, f"opens at {instant(opens)}")
-    assert plugin.permit(pod, opens + 24 * HOUR) == Allow()
 
 
 def test_cache_of_parsed_windows_is_bounded() -> None:
@@ -243,11 +221,9 @@ def warnings_about(kind: str, text: str, after_ms: int = 0, **spec: Any) -> list
 def test_deadline_before_the_window_opens_gets_a_warning() -> None:
     field = "spec.activeDeadlineSeconds=20"
     spec = {"completions": 9, "parallelism": 1, "activeDeadlineSeconds": 7_201}
-    assert warnings_about("Job", "14:00-15:00", activeDeadlineSeconds=20) == [
-        f"holdfast: {field} expires while pods are held for 2h: increase it"
-    ]
-    warnings = warnings_about("Job", "14:00-15:00", after_ms=1_234, activeDeadlineSeconds=20)
-    assert warnings == [f"holdfast: {field} expires while pods are held for 2h: increase it"]
+    for after_ms in (0, 1_234):
+        warnings = warnings_about("Job", "14:00-15:00", after_ms, activeDeadlineSeconds=20)
+        assert warnings == [f"holdfast: {field} expires while pods are held for 2h: increase it"]
     assert warnings_about("Job", "14:00-15:00", **spec) == []
     assert warnings_about("Job", OPEN_HOURS, activeDeadlineSeconds=20) == []
     assert warnings_about("CronJob", "14:00-15:00", activeDeadlineSeconds=20) == [

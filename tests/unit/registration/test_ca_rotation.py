@@ -34,14 +34,6 @@ def test_new_ca_is_introduced_with_overlap() -> None:
     assert world.bundles() == {new_ca}
 
 
-def condition_names(world: World) -> list[list[str]]:
-    """Return the names of the match conditions of each webhook."""
-    return [
-        [condition["name"] for condition in webhook["matchConditions"]]
-        for webhook in world.webhooks()
-    ]
-
-
 def installed_with_replaced_ca() -> tuple[World, dict[str, Any], bytes]:
     """Return an installation with a replaced CA, a backup of the old CA, and the new CA."""
     world = installed()
@@ -76,12 +68,12 @@ def test_immutable_restored_ca_removes_no_ca_and_allows_repairs(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     world, backup, new_ca = installed_with_replaced_ca()
-    expected = condition_names(world)
+    expected = world.condition_names()
     world.mounts = False
     world.api.put(f"{SECRETS}/{CA_SECRET}", {**backup, "immutable": True})
     world.edit(idle)
     world.reconcile_times(2)
-    assert condition_names(world) == expected
+    assert world.condition_names() == expected
     assert world.bundles() == {world.data(CA_SECRET)["tls.crt"] + new_ca}
     assert f"Secret {CA_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
 
@@ -128,6 +120,4 @@ def test_replica_with_an_untrusted_certificate_is_ignored() -> None:
     world.edit(lambda configuration: configuration["webhooks"][0].update(matchConditions=[]))
     world.reconcile_times()
 
-    assert [condition["name"] for condition in world.webhooks()[0]["matchConditions"]] == [
-        "asks-for-something"
-    ]
+    assert world.condition_names()[0] == ["asks-for-something"]

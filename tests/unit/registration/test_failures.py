@@ -16,9 +16,10 @@ from tests.unit.registration.world import (
 )
 
 
-def test_non_leader_sends_no_requests() -> None:
+@pytest.mark.parametrize("state", [{"leads": False}, {"server_time": None}], ids=str)
+def test_without_the_lead_or_the_time_no_requests_are_sent(state: dict[str, bool | None]) -> None:
     world = World()
-    world.leads = False
+    vars(world).update(state)
     assert world.publisher.reconcile() is False
     assert world.api.requests == []
 
@@ -47,13 +48,7 @@ def test_concurrent_write_by_another_leader_is_not_overwritten() -> None:
     world = installed()
     world.edit(lambda configuration: configuration.update(webhooks=[]))
     foreign = {"name": "theirs.example.com"}
-
-    def another(method: str, path: str) -> None:
-        if (method, path) == ("PATCH", MUTATING):
-            world.api.on_request = lambda _method, _path: None
-            world.edit(lambda configuration: configuration.update(webhooks=[foreign]))
-
-    world.api.on_request = another
+    world.api.before("PATCH", lambda: world.edit(lambda live: live.update(webhooks=[foreign])))
     world.reconcile_times(1)
     assert world.webhooks() == [foreign]
     assert world.metric("publisher_failures_total") == 1
@@ -62,24 +57,10 @@ def test_concurrent_write_by_another_leader_is_not_overwritten() -> None:
     assert len(world.webhooks()) > 1
 
 
-def test_nothing_is_issued_while_the_server_time_is_unknown() -> None:
-    world = World()
-    world.server_time = None
-    world.reconcile_times()
-    assert world.api.requests == []
-
-
 @pytest.mark.parametrize("error", [unreachable(), status_error(409)], ids=["unreachable", "409"])
 def test_failure_is_counted_and_retried(error: Exception) -> None:
     world = World()
-    fail = raising(error)
-
-    def once(method: str, _path: str) -> None:
-        if method != "GET":
-            world.api.on_request = lambda _method, _path: None
-            fail()
-
-    world.api.on_request = once
+    world.api.before("PATCH", raising(error))
     world.reconcile_times(1)
     assert world.metric("publisher_failures_total") == 1
     world.reconcile_times()
@@ -87,46 +68,35 @@ def test_failure_is_counted_and_retried(error: Exception) -> None:
 
 
 def test_concurrently_created_secret_is_not_overwritten() -> None:
-    world = World()
+    world, path = World(), f"{SECRETS}/{CA_SECRET}"
+    world.api.managers[path] = "holdfast-b"
 
-    def overtake(method: str, path: str) -> None:
-        if method != "GET":
-            world.api.on_request = lambda _method, _path: None
-            world.api.put(path, EMPTY_SECRET)
-            world.api.managers[path] = "holdfast-b"
+    def overtake() -> None:
+        world.api.put(path, EMPTY_SECRET)
 
-    world.api.on_request = overtake
+    world.api.before("PATCH", overtake)
     world.reconcile_times(1)
     assert world.data(CA_SECRET) == {"tls.crt": b"", "tls.key": b""}
 
 
-@pytest.mark.parametrize("secret", [CA_SECRET, LEAF_SECRET])
-def test_404_not_sent_by_kubernetes_recreates_no_secret(secret: str) -> None:
+@pytest.mark.parametrize(
+    "lost",
+    [f"{SECRETS}/{CA_SECRET}", f"{SECRETS}/{LEAF_SECRET}", MUTATING],
+    ids=["CA", "leaf", "configuration"],
+)
+def test_404_not_sent_by_kubernetes_does_not_mean_missing(
+    lost: str, caplog: pytest.LogCaptureFixture
+) -> None:
     world = installed()
-    data = world.data(secret)
 
     def lose(_method: str, path: str) -> None:
-        if path == f"{SECRETS}/{secret}":
+        if path == lost:
             raise status_error(404)
 
     world.api.on_request = lose
     world.reconcile_times(1)
     assert world.writes() == []
     assert world.metric("publisher_failures_total") == 1
-    assert world.data(secret) == data
-
-
-def test_404_not_sent_by_kubernetes_does_not_blame_the_manifests(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    world = installed()
-
-    def lose(_method: str, path: str) -> None:
-        if path == MUTATING:
-            raise status_error(404)
-
-    world.api.on_request = lose
-    world.reconcile_times(1)
     assert "HTTP 404: scripted" in caplog.text
     assert "apply the manifests" not in caplog.text
 
@@ -142,6 +112,7 @@ def test_immutable_secret_is_logged_and_does_not_block_the_bundle(
     world.reconcile_times(1)
     assert f"Secret {LEAF_SECRET} is immutable and cannot be renewed; delete it" in caplog.text
     assert world.webhooks() == expected
+    assert world.metric("publisher_failures_total") == 1
 
 
 def test_managed_fields_of_a_secret_are_not_written_back() -> None:
@@ -161,13 +132,7 @@ def test_concurrently_changed_secret_is_not_overwritten() -> None:
     world.mounts = False
     world.api.put(path, EMPTY_SECRET)
     secret = {"data": {"tls.crt": "!", "tls.key": ""}}
-
-    def overtake(method: str, _path: str) -> None:
-        if method == "PUT":
-            world.api.on_request = lambda _method, _path: None
-            world.api.put(path, secret)
-
-    world.api.on_request = overtake
+    world.api.before("PUT", lambda: world.api.change(path, lambda live: live.update(secret)))
     world.reconcile_times(1)
     assert world.api.objects[path]["data"] == secret["data"]
     world.reconcile_times(1)

@@ -24,6 +24,7 @@ from tests.unit.registration.world import (
     blank_all,
     idle,
     installed,
+    reject_writes,
     take_over,
     widen,
 )
@@ -117,12 +118,7 @@ def test_configurations_full_of_managed_fields_are_restored() -> None:
 def test_managed_fields_are_kept_after_another_failure() -> None:
     world = installed()
     world.edit(drop)
-
-    def reject(method: str, path: str) -> None:
-        if method == "PATCH" and path == MUTATING:
-            raise status_error(500)
-
-    world.api.on_request = reject
+    reject_writes(world, MUTATING, 500)
     world.reconcile_times(1)
     assert world.writes() == ["PATCH holdfast"]
     assert world.metric("publisher_failures_total") == 1
@@ -177,20 +173,10 @@ def test_formerly_excluded_namespace_is_included_again() -> None:
     assert new.metric("webhooks_registered") == 1
 
 
-def test_missing_configuration_is_logged_and_not_created(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
-    world = installed()
-    del world.api.objects[MUTATING]
-    world.reconcile_times(1)
-    assert world.writes() == []
-    assert "does not exist; apply the manifests" in caplog.text
-    assert world.metric("publisher_failures_total") == 1
-    assert world.metric("webhooks_registered") == 0
-
-
 @pytest.mark.parametrize("gone", [MUTATING, VALIDATING])
-def test_missing_configuration_does_not_block_other_repairs(gone: str) -> None:
+def test_missing_configuration_is_logged_and_does_not_block_other_repairs(
+    gone: str, caplog: pytest.LogCaptureFixture
+) -> None:
     world = installed()
     (remaining,) = {MUTATING, VALIDATING} - {gone}
     expected = world.webhooks(remaining)
@@ -201,18 +187,16 @@ def test_missing_configuration_does_not_block_other_repairs(gone: str) -> None:
     world.reconcile_times(1)
     assert world.webhooks(remaining) == expected
     assert len(authority.read_all(world.data(LEAF_SECRET)["tls.crt"])) == 1
+    assert gone not in world.api.objects
+    assert f"{gone} does not exist; apply the manifests" in caplog.text
     assert world.metric("publisher_failures_total") == 1
+    assert world.metric("webhooks_registered") == 0
 
 
 @pytest.mark.parametrize("rejected", [MUTATING, VALIDATING])
 def test_both_configurations_are_published_or_neither(rejected: str) -> None:
     world = World()
-
-    def reject(method: str, path: str) -> None:
-        if (method, path) == ("PATCH", rejected):
-            raise status_error(422)
-
-    world.api.on_request = reject
+    reject_writes(world, rejected, 422)
     world.reconcile_times()
     assert world.webhooks(MUTATING) == world.webhooks(VALIDATING) == []
     assert world.metric("publisher_failures_total")
@@ -225,34 +209,12 @@ def test_rejected_write_does_not_block_the_other_configuration(rejected: str) ->
     expected = world.webhooks(accepted)
     for path in (MUTATING, VALIDATING):
         world.edit(blank_all, path)
-
-    def reject(method: str, path: str) -> None:
-        if method != "GET" and path == rejected:
-            raise status_error(403)
-
-    world.api.on_request = reject
+    reject_writes(world, rejected, 403)
     world.reconcile_times(1)
     assert world.webhooks(accepted) == expected
     assert world.webhooks(rejected) != world.webhooks(accepted)
     assert world.metric("publisher_failures_total") == 1
     assert world.metric("webhooks_registered") == 0
-
-
-def test_unwritable_secret_does_not_block_the_bundle() -> None:
-    world = installed()
-    expected = world.webhooks()
-    world.mounts = False
-    world.api.put(f"{SECRETS}/{LEAF_SECRET}", EMPTY_SECRET)
-    world.edit(blank_all)
-
-    def reject(method: str, path: str) -> None:
-        if method == "PUT" and path.startswith(SECRETS):
-            raise status_error(422)
-
-    world.api.on_request = reject
-    world.reconcile_times(1)
-    assert world.webhooks() == expected
-    assert world.metric("publisher_failures_total") == 1
 
 
 def test_lost_leadership_prevents_publishing_a_new_ca() -> None:

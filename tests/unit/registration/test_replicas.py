@@ -1,22 +1,17 @@
 import itertools
-import json
 import socket
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
 from datetime import UTC, datetime
-from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from holdfast.certs import authority
-from holdfast.webhook.errors import ApiStatusError
 from holdfast.webhook.registration import replicas
 from holdfast.webhook.registration.replicas import Service, ask_all, rolled_out
 from holdfast.webhook.server import tls
 from holdfast.webhook.telemetry.pages import HealthServer
+from tests.support.byte_server import Serve, Server
 from tests.support.fakes import FakeApi
 
 SLICES = "/apis/discovery.k8s.io/v1/namespaces/system/endpointslices"
@@ -24,37 +19,17 @@ DEPLOYMENT = "/apis/apps/v1/namespaces/system/deployments/holdfast-webhook"
 SERVICE = Service("system")
 
 
-class Handler(BaseHTTPRequestHandler):
-    def do_GET(self) -> None:
-        assert self.path == "/conditions"
-        self.send_response(200)
-        self.end_headers()
-        self.wfile.write(b"abc\n")
-
-    def log_message(self, *_: object) -> None:
-        """Log nothing."""
-
-
-@contextmanager
-def replica(folder: Path) -> Iterator[tuple[int, authority.Certificate]]:
-    """Serve a digest over TLS, and yield the port and the certificate."""
+def replica(folder: Path, serve: Serve) -> tuple[Server, authority.Certificate]:
+    """Serve a digest over TLS, and return the server and its certificate."""
     now = datetime.now(UTC)
     pair = authority.issue(authority.new_ca("ca", now=now), common_name="r", now=now)
     certfile, keyfile = folder / "tls.crt", folder / "tls.key"
     certfile.write_bytes(pair.certificate)
     keyfile.write_bytes(pair.key)
-    server = HTTPServer(("127.0.0.1", 0), Handler)
     context = tls.new_context()
     tls.load_pair(context, certfile, keyfile)
-    server.socket = context.wrap_socket(server.socket, server_side=True)
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
-        yield server.server_address[1], authority.read(pair.certificate)
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    server = serve([b"HTTP/1.1 200 OK\r\n\r\nabc\n"], context=context)
+    return server, authority.read(pair.certificate)
 
 
 def slices(port: int | None, *conditions: dict[str, bool], address: str = "127.0.0.1") -> FakeApi:
@@ -73,7 +48,7 @@ def free_port() -> int:
 
 @pytest.mark.parametrize("address", ["127.0.0.1", "fd00:10:244::1", "fd00:10:244::1a"])
 def test_certificate_and_digest_of_each_replica_are_read(
-    address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    address: str, tmp_path: Path, serve: Serve, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     connect = socket.create_connection
     monkeypatch.setattr(
@@ -81,9 +56,10 @@ def test_certificate_and_digest_of_each_replica_are_read(
         "create_connection",
         lambda endpoint, timeout: connect(("127.0.0.1", endpoint[1]), timeout),
     )
-    with replica(tmp_path) as (port, certificate):
-        (result,) = ask_all(slices(port, {"ready": True}, address=address), SERVICE)
+    server, certificate = replica(tmp_path, serve)
+    (result,) = ask_all(slices(server.port, {"ready": True}, address=address), SERVICE)
     assert result == replicas.Replica(address, True, certificate, "abc")
+    assert server.requests[0].startswith(b"GET /conditions ")
 
 
 def digest_from(*parts: bytes) -> str | None:
@@ -123,24 +99,24 @@ def test_number_of_queried_endpoints_is_limited() -> None:
     assert len(result) == replicas.MOST
 
 
-def test_digest_is_read_from_the_health_port(tmp_path: Path) -> None:
+def test_digest_is_read_from_the_health_port(tmp_path: Path, serve: Serve) -> None:
+    server, certificate = replica(tmp_path, serve)
     health = HealthServer(
         "127.0.0.1", 0, ready=lambda: True, exposition=lambda: b"", conditions="def"
     )
     health.start()
     try:
         service = Service("system", health_port=health.port)
-        with replica(tmp_path) as (port, certificate):
-            (result,) = ask_all(slices(port, {}), service)
+        (result,) = ask_all(slices(server.port, {}), service)
     finally:
         health.stop()
     assert (result.certificate, result.conditions) == (certificate, "def")
 
 
-def test_certificate_is_read_if_the_health_port_is_closed(tmp_path: Path) -> None:
+def test_certificate_is_read_if_the_health_port_is_closed(tmp_path: Path, serve: Serve) -> None:
+    server, certificate = replica(tmp_path, serve)
     service = Service("system", health_port=free_port())
-    with replica(tmp_path) as (port, certificate):
-        (result,) = ask_all(slices(port, {}), service)
+    (result,) = ask_all(slices(server.port, {}), service)
     assert (result.certificate, result.conditions) == (certificate, None)
 
 
@@ -175,30 +151,15 @@ def test_no_replicas() -> None:
 
 def deployed(**status: Any) -> FakeApi:
     api = FakeApi()
-    complete = {
-        "replicas": 2,
-        "updatedReplicas": 2,
-        "availableReplicas": 2,
-        "observedGeneration": 1,
-    }
-    api.put(
-        DEPLOYMENT,
-        {
-            "metadata": {"generation": 1},
-            "spec": {"replicas": 2},
-            "status": json.loads(json.dumps({**complete, **status})),
-        },
-    )
+    counts = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+    status = {"observedGeneration": 1, **counts, **status}
+    spec = {"replicas": 2}
+    api.put(DEPLOYMENT, {"metadata": {"generation": 1}, "spec": spec, "status": status})
     return api
 
 
 def test_rollout_is_complete_once_all_replicas_are_new_and_available() -> None:
     assert rolled_out(deployed(), SERVICE)
-    for status in ({"replicas": 3}, {"updatedReplicas": 1}, {"availableReplicas": 1}):
-        assert not rolled_out(deployed(**status), SERVICE)
-    assert not rolled_out(deployed(observedGeneration=0), SERVICE)
-
-
-def test_missing_deployment_is_an_error() -> None:
-    with pytest.raises(ApiStatusError):
-        rolled_out(FakeApi(), SERVICE)
+    counts = {"replicas": 3, "updatedReplicas": 1, "availableReplicas": 1, "observedGeneration": 0}
+    for name, count in counts.items():
+        assert not rolled_out(deployed(**{name: count}), SERVICE)

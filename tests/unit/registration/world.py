@@ -15,7 +15,7 @@ from holdfast.webhook.registration.replicas import Replica, Service
 from holdfast.webhook.registration.secrets import LEAF_SECRET, CertificateSecrets
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from tests.support.builders import make_profiles
-from tests.support.fakes import FakeApi
+from tests.support.fakes import FakeApi, status_error
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 SERVICE = Service("holdfast-system")
@@ -108,6 +108,13 @@ class World:
     def webhooks(self, path: str = MUTATING) -> list[dict[str, Any]]:
         return list(self.api.objects[path].get("webhooks", ()))
 
+    def condition_names(self) -> list[list[str]]:
+        """Return the names of the match conditions of each webhook."""
+        return [
+            [condition["name"] for condition in webhook["matchConditions"]]
+            for webhook in self.webhooks()
+        ]
+
     def bundles(self) -> set[bytes]:
         return {
             base64.b64decode(webhook["clientConfig"].get("caBundle", ""))
@@ -145,6 +152,16 @@ def widen(configuration: dict[str, Any]) -> None:
 
 def idle(configuration: dict[str, Any]) -> None:
     configuration["webhooks"][0]["matchConditions"].append(configurations.NOT_YET)
+
+
+def reject_writes(world: World, rejected: str, status: int) -> None:
+    """Let the API server reject all writes to an object."""
+
+    def reject(method: str, path: str) -> None:
+        if method != "GET" and path == rejected:
+            raise status_error(status)
+
+    world.api.on_request = reject
 
 
 EMPTY_SECRET = {"data": {"tls.crt": "", "tls.key": ""}}

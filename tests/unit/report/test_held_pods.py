@@ -3,13 +3,12 @@ from typing import Any
 
 import pytest
 
-from holdfast.webhook.framework.plugin import Permit, Plugin, Wait
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.freezes import Freeze
 from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins import registry
 from holdfast.webhook.report import held_pods
 from tests.support.builders import CREATED_MS, GATE, HOUR, SECOND, held, make_decider
+from tests.support.scripted import Holding, decider_of, never
 from tests.support.vm_builders import owner_of
 
 HINT = HELD_ANNOTATION
@@ -62,20 +61,9 @@ def test_gate_of_a_plugin_that_is_not_installed_has_no_due_time() -> None:
     assert held_pod.remark == ""
 
 
-class Remote(Plugin):
-    name = "remote"
-    gate = "holdfast.dev/remote"
-
-    def permit(self, _pod: Pod, _now_ms: int) -> Permit:
-        return Wait()
-
-
 def test_installed_plugin_may_have_no_due_time() -> None:
-    decider = make_decider(
-        "profiles: [{plugins: {enabled: [{name: remote}]}}]",
-        known={**registry([]), "remote": Remote},
-    )
-    pod = Pod.of(held({}, gates=[Remote.gate]))
+    decider = decider_of(Holding(never))
+    pod = Pod.of(held({}, gates=[Holding.gate]))
     assert held_pods.unknown_gates(pod, decider) == []
     assert held_pods.described(pod, decider).due_ms is None
 
@@ -124,10 +112,9 @@ def test_pods_are_sorted_by_due_time_with_unknown_last() -> None:
 
 
 def test_row_and_document() -> None:
-    owner = {"kind": "ReplicaSet", "name": "web", "uid": "u", "controller": True}
-    source = held({"delay": "15", "holdfast.dev/profile": "*"})
-    source["metadata"]["ownerReferences"] = [{**owner, "controller": False, "name": "x"}, owner]
-    held_pod = held_pods.described(Pod.of(source), make_decider())
+    other = owner_of("ReplicaSet", "x", "u", controller=False)
+    owners = [other, owner_of("ReplicaSet", "web", "u")]
+    held_pod = described({"delay": "15", "holdfast.dev/profile": "*"}, owners=owners)
     now_ms = CREATED_MS + 5 * SECOND
     assert held_pods.row(held_pod, now_ms) == ["web-0", "10s", "5s", "ReplicaSet/web", "delay=15s"]
     row = held_pods.row(held_pod, now_ms, wide=True)
@@ -153,10 +140,6 @@ def test_ended_hold() -> None:
     assert held_pods.row(held_pod, CREATED_MS + HOUR)[1] == "released"
     assert held_pods.document(held_pod, CREATED_MS)["ended"] == "released"
     assert not held_pod.is_overdue(CREATED_MS + HOUR)
-
-
-def test_invalid_annotation_has_a_remark() -> None:
-    assert "instead" in described({"delay": "x", HINT: "delay=15s"}).remark
 
 
 def test_pod_in_a_frozen_namespace_is_due_when_the_freeze_ends() -> None:

@@ -1,55 +1,29 @@
 """`holdfast explain` for pods that do not run as their users expect."""
 
-from collections.abc import Sequence
 from typing import Any
 
 import msgspec
 import pytest
 
 from holdfast.webhook.cli import explain, nodes
-from holdfast.webhook.report import explanation, trace
-from holdfast.webhook.report.next_steps import PodFacts
 from holdfast.webhook.report.obstacles import Template
-from holdfast.webhook.report.pod_status import NodeState, PodWithStatus
-from tests.support.builders import (
-    CREATED_MS,
-    held,
-    make_decider,
-    make_pod,
-    read_review,
-)
+from holdfast.webhook.report.pod_status import PodWithStatus
+from tests.support.builders import held, make_pod
 from tests.support.fakes import FakeApi
 from tests.support.vm_builders import make_launcher, owner_of
+from tests.unit.report.explained import explained
 
-DECIDER = make_decider()
 ROLE = "kubernetes.io/role"
 
 
-def explained(
-    source: dict[str, Any], *, template: Template | None = None, nodes: Sequence[NodeState] = ()
-) -> dict[str, str]:
-    pod = msgspec.convert({**source, "status": {"phase": "Pending"}}, PodWithStatus)
-    result = trace.mutate(DECIDER.profiles, read_review(source), now_ms=CREATED_MS)
-    facts = PodFacts(pod, CREATED_MS, result, nodes, template=template)
-    return {
-        section.title.partition(" ")[0]: "\n".join(section.lines)
-        for section in explanation.explain(facts, DECIDER)
-    }
-
-
 def requiring(pod: dict[str, Any], *values: tuple[str, str], field: str = "") -> dict[str, Any]:
-    term: dict[str, Any] = {
-        "matchExpressions": [
-            {"key": key, "operator": "In", "values": [value]} for key, value in values
-        ]
-    }
-    if field:
-        expression = {"key": "metadata.name", "operator": "In", "values": field.split()}
-        term["matchFields"] = [{**expression, "values": [name]} for name in field.split()]
-    required = {"nodeSelectorTerms": [term]}
-    pod["spec"]["affinity"] = {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    }
+    expressions = [{"key": key, "operator": "In", "values": [value]} for key, value in values]
+    fields = [
+        {"key": "metadata.name", "operator": "In", "values": [name]} for name in field.split()
+    ]
+    terms = [{"matchExpressions": expressions, "matchFields": fields}]
+    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+    pod["spec"]["affinity"] = {"nodeAffinity": required}
     return pod
 
 
@@ -57,14 +31,14 @@ def test_pod_conflicts_with_a_placement_rule() -> None:
     pod = make_pod({"type": "space", "holdfast.dev/placed": "space@82541989"})
     pod["spec"]["nodeSelector"] = {ROLE: "core"}
     report = explained(requiring(pod, (ROLE, "edge")))
-    advice = "change one of the requirements that exclude each other: "
     conflict = (
         f'no node can meet "{ROLE} In [core]" (nodeSelector) and "{ROLE} In [edge]" '
         "(placement rule space)"
     )
 
     assert report["Nodes"] == conflict
-    assert report["What"].startswith(advice + conflict)
+    advice = f"change one of the requirements that exclude each other: {conflict}"
+    assert report["What to do"].startswith(advice)
 
 
 def test_pod_conflicts_with_its_recorded_node() -> None:
@@ -101,17 +75,15 @@ def test_template_annotation_that_differs_from_the_pod(
         "pod web-0 -n default"
     )
 
-    assert (expected in report["What"]) is bool(advice)
+    assert (expected in report["What to do"]) is bool(advice)
 
 
 @pytest.mark.parametrize("uid", ["u", "another"])
 def test_template_is_read_only_from_the_pods_controller(uid: str) -> None:
     api, owner = FakeApi(), owner_of("StatefulSet", "web", "u", api_version="apps/v1")
     template = {"metadata": {"annotations": {"delay": "5s"}}}
-    api.put(
-        "/apis/apps/v1/namespaces/default/statefulsets/web",
-        {"metadata": {"uid": owner["uid"] if uid == "u" else uid}, "spec": {"template": template}},
-    )
+    document = {"metadata": {"uid": uid}, "spec": {"template": template}}
+    api.put("/apis/apps/v1/namespaces/default/statefulsets/web", document)
     pod = msgspec.convert(held({"delay": "1h"}, owners=[owner]), PodWithStatus)
     expected = Template("StatefulSet", "web", {"delay": "5s"}) if uid == "u" else None
 
@@ -123,10 +95,10 @@ def test_deleted_pod_kept_by_a_holdfast_finalizer() -> None:
     pod["metadata"]["deletionTimestamp"] = "2026-03-01T12:00:00Z"
     report = explained(pod)
 
-    assert report["Pod"] == "is being deleted, and kept by Holdfast's finalizer holdfast.dev/sticky"
-    assert (
-        "the controller removes its finalizer; if it stays, run holdfast doctor" in report["What"]
-    )
+    state = "is being deleted, and kept by Holdfast's finalizer holdfast.dev/sticky"
+    assert report["Pod default"] == state
+    advice = "the controller removes its finalizer; if it stays, run holdfast doctor"
+    assert advice in report["What to do"]
 
 
 def test_pod_on_a_not_ready_node() -> None:
@@ -137,6 +109,6 @@ def test_pod_on_a_not_ready_node() -> None:
     report = explained(make_pod({}, node="node-1"), nodes=[*nodes.bound(api, "node-1")])
 
     assert report["Nodes"] == "is bound to node-1: it is not ready (NodeStatusUnknown)"
-    assert "kubectl describe node node-1" in report["What"]
+    assert "kubectl describe node node-1" in report["What to do"]
     assert [*nodes.bound(api, "node-2")] == []
     assert [state.problem for state in nodes.bound(api, "x")] == ["the node does not exist"]

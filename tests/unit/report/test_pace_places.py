@@ -11,7 +11,7 @@ from holdfast.webhook.report.pace_places import PaceLines
 from tests.support.builders import CREATED_MS, GATE, SECOND, held, instant, make_decider, make_pod
 from tests.support.vm_builders import owner_of
 
-PACE, APPROVAL = "holdfast.dev/pace", "holdfast.dev/approval"
+PACE = "holdfast.dev/pace"
 NOW_MS = CREATED_MS + 20 * SECOND
 JVM = """
 profiles:
@@ -65,21 +65,6 @@ def test_places_follow_due_time_and_count_starting_pods() -> None:
     ("pod", "expected"),
     [
         pytest.param(
-            paced("a", waits=1, gates=[PACE, APPROVAL], extra={APPROVAL: "x"}),
-            "pace jvm: 2 of 2 starting",
-            id="another hold",
-        ),
-        pytest.param(
-            paced(
-                "a",
-                waits=1,
-                gates=[PACE, APPROVAL],
-                extra={APPROVAL: "x", "holdfast.dev/approved-by": "jane"},
-            ),
-            "pace jvm: 2 of 2 starting, 1st in line",
-            id="another hold, ended",
-        ),
-        pytest.param(
             paced("a", waits=1, gates=[PACE, GATE], extra={"delay": "1h"}),
             "pace jvm: 2 of 2 starting",
             id="a delay",
@@ -104,9 +89,8 @@ def test_place_of_a_pod(pod: PacedPod, expected: str) -> None:
 
 
 def test_pods_past_the_start_timeout_do_not_count() -> None:
-    late_pod = msgspec.structs.replace(STARTING[0])
     later_lines = PaceLines(DECIDER, CREATED_MS + 302 * SECOND, lambda _: False)
-    (place,) = later_lines.places([paced("a", waits=3), late_pod], "").values()
+    (place,) = later_lines.places([paced("a", waits=3), STARTING[0]], "").values()
     assert place.starting == 0
 
 
@@ -125,6 +109,7 @@ def test_namespaces_to_read() -> None:
     assert lines().scopes([paced("a", waits=1)]) == {""}
     assert lines().scopes([paced("a", "2", waits=1)]) == {"default"}
     assert lines().scopes([paced("a"), paced("b", "x", waits=1)]) == set()
+    assert lines().scopes([paced("a", gates=[GATE]), PacedPod.of(held({"delay": "15"}))]) == set()
     assert lines().places([paced("a", waits=1), *STARTING], "default") == {}
 
 
@@ -133,7 +118,3 @@ def test_namespaces_to_read() -> None:
 )
 def test_ordinal(number: int, text: str) -> None:
     assert pace_places.ordinal(number) == text
-
-
-def test_pods_without_a_pace_need_no_namespaces() -> None:
-    assert lines().scopes([paced("a", gates=[GATE]), PacedPod.of(held({"delay": "15"}))]) == set()

@@ -72,9 +72,3 @@ def test_node_state(found: Node, problem: str) -> None:
     assert state == NodeState("n", problem, excluded=excluded)
     if excluded:
         assert pod_status.node_state("n", found) == NodeState("n")
-
-
-def test_missing_node() -> None:
-    assert pod_status.node_state("n", None) == NodeState(
-        "n", "the node does not exist", missing=True
-    )

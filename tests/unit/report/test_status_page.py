@@ -34,9 +34,6 @@ class Page(HTMLParser):
         if tag not in VOID:
             self.open.append(tag)
 
-    def handle_startendtag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
-        self.seen.append((tag, dict(attrs)))
-
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 

@@ -1,3 +1,4 @@
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -5,42 +6,32 @@ import msgspec
 import pytest
 
 from holdfast.webhook.model import kubevirt
-from holdfast.webhook.model.kubevirt import Instance, TracedMetadata, VirtualMachine
+from holdfast.webhook.model.kubevirt import Instance, VirtualMachine
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report import sticky_vms
 from holdfast.webhook.report.pod_status import NodeState
 from holdfast.webhook.report.sticky_vms import StickyVm
 from tests.support.builders import CREATED_MS
+from tests.support.vm_builders import make_vm, make_vmi, owner_of
 
 NODE, UID = kubevirt.STICKY_NODE, kubevirt.STICKY_NODE_UID
 ARGS = StickyArgs()
-
-
-def vm(**annotations: str) -> VirtualMachine:
-    vm_annotations = {key: annotations[name] for name, key in KEYS.items() if name in annotations}
-    metadata = {"namespace": "shop", "name": "db", "uid": "vm-1", "annotations": vm_annotations}
-    return msgspec.convert({"metadata": metadata}, VirtualMachine)
-
-
 KEYS = {"node": NODE, "uid": UID, "sticky": kubevirt.STICKY}
 
 
-def replace_metadata(machine: VirtualMachine, **changes: Any) -> VirtualMachine:
-    return msgspec.structs.replace(
-        machine, metadata=msgspec.structs.replace(machine.metadata, **changes)
-    )
+def vm(writers: Sequence[Any] = (), /, **values: str) -> VirtualMachine:
+    """Make a VM with annotations, given by the short names of `KEYS`."""
+    annotations = {KEYS[name]: value for name, value in values.items()}
+    source = make_vm(annotations, name="db", namespace="shop", uid="vm-1")
+    source["metadata"]["managedFields"] = list(writers)
+    return msgspec.convert(source, VirtualMachine)
 
 
 def vmi(owner: str = "vm-1", node: str = "node-1") -> Instance:
-    reference = {
-        "apiVersion": "kubevirt.io/v1",
-        "kind": "VirtualMachine",
-        "name": "db",
-        "uid": owner,
-        "controller": True,
-    }
-    metadata = {"name": "db", "namespace": "shop", "ownerReferences": [reference]}
-    return msgspec.convert({"metadata": metadata, "status": {"nodeName": node}}, Instance)
+    owners = [owner_of(kubevirt.VM, "db", owner)]
+    return msgspec.convert(
+        make_vmi(owners=owners, name="db", namespace="shop", node=node), Instance
+    )
 
 
 def test_invalid_node_name_is_not_used_in_a_command() -> None:
@@ -96,10 +87,7 @@ def test_vm_on_another_node_differs_from_its_record() -> None:
         ([], True),
         ([{"manager": "kubectl", **OWNED}], False),
     ):
-        machine = vm(node="node-2", uid="vm-1")
-        metadata = msgspec.convert({"managedFields": writers}, TracedMetadata).managed_fields
-        machine = replace_metadata(machine, managed_fields=metadata)
-        sticky_vm = sticky_vms.described(machine, vmi(), ARGS)
+        sticky_vm = sticky_vms.described(vm(writers, node="node-2", uid="vm-1"), vmi(), ARGS)
         assert sticky_vm.differs == differs
         assert sticky_vms.row(sticky_vm, CREATED_MS)[3] == (
             "node-1 (differs)" if differs else "node-1"
@@ -119,14 +107,8 @@ def test_vm_that_is_free_or_stopped_does_not_differ() -> None:
 def test_row_and_document() -> None:
     assert sticky_vms.row(ONE, CREATED_MS) == ["db", "node-1", "yes", "node-2", "-"]
     older_vm = replace(ONE, created_ms=CREATED_MS - 60_000)
-    assert sticky_vms.row(older_vm, CREATED_MS, wide=True) == [
-        "db",
-        "node-1",
-        "yes",
-        "node-2",
-        "1m",
-        "r",
-    ]
+    wide_row = sticky_vms.row(older_vm, CREATED_MS, wide=True)
+    assert wide_row == ["db", "node-1", "yes", "node-2", "1m", "r"]
     document = sticky_vms.document(ONE)
     assert document["runsOn"] == "node-2"
     assert document["metadata"] == {"namespace": "shop", "name": "db", "creationTimestamp": None}
@@ -153,31 +135,15 @@ def test_shown() -> None:
 @pytest.mark.parametrize(
     ("args", "annotations", "expected"),
     [
-        pytest.param(ARGS, {}, "", id="sticky"),
-        pytest.param(
-            ARGS,
-            {"sticky": "false"},
-            "it has annotation holdfast.dev/sticky: false",
-            id="opted out",
-        ),
-        pytest.param(
+        (ARGS, {}, ""),
+        (ARGS, {"sticky": "false"}, "it has annotation holdfast.dev/sticky: false"),
+        (
             StickyArgs(select="annotated"),
             {},
             "it has no annotation holdfast.dev/sticky: true",
-            id="not annotated",
         ),
-        pytest.param(
-            StickyArgs(namespaces=("home",)),
-            {},
-            "namespace shop is not configured",
-            id="another namespace",
-        ),
-        pytest.param(
-            None,
-            {},
-            "the sticky plugin does not run for its pods in this configuration",
-            id="no sticky plugin",
-        ),
+        (StickyArgs(namespaces=("home",)), {}, "namespace shop is not configured"),
+        (None, {}, "the sticky plugin does not run for its pods in this configuration"),
     ],
 )
 def test_reason_why_a_vm_is_not_sticky(

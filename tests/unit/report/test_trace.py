@@ -7,16 +7,14 @@ from holdfast.webhook.framework.plugin import Code, reject
 from holdfast.webhook.model import edits
 from holdfast.webhook.model.edits import Requirement
 from holdfast.webhook.report import trace
-from tests.support.builders import CREATED_MS, GATE, make_pod, make_profiles, read_review
+from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_review
 from tests.support.scripted import Blocking, Scripted, answering, profiles_of
 
 
 @pytest.mark.parametrize(
     ("edit", "description"),
     [
-        pytest.param(edits.AddGate(GATE), f"adds scheduling gate {GATE}", id="gate"),
         pytest.param(edits.AddFinalizer("a/b"), "adds finalizer a/b", id="finalizer"),
-        pytest.param(edits.SetAnnotation("holdfast.dev/held", "delay=1s"), "", id="hint"),
         pytest.param(edits.SetAnnotation("a", "b"), "sets annotation a: b", id="annotation"),
         pytest.param(edits.RemoveAnnotation("a"), "", id="removed annotation"),
         pytest.param(edits.RemoveLabel("a"), "removes label a", id="removed label"),

@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable
 import pytest
 
 from holdfast.webhook.kube import reflector
+from holdfast.webhook.kube.reflector import Handlers
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.runtime.following import Follower
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
@@ -12,41 +13,33 @@ from tests.support.builders import held
 from tests.support.fakes import FakeApi, raising, status_error
 
 
-class Pods:
-    """Records the lists."""
-
-    def __init__(self) -> None:
-        self.lists: list[list[str]] = []
-        self.done = threading.Event()
-
-    def on_sync(self, pods: Iterable[Pod]) -> None:
-        self.lists.append([pod.metadata.name for pod in pods])
-        if len(self.lists) == 2:
-            self.done.set()
-
-    def on_update(self, pod: Pod) -> None: ...
-
-    def on_delete(self, pod: Pod) -> None: ...
-
-
 @pytest.mark.parametrize("is_reported", [False, True])
 def test_list_is_retried_after_a_404_without_dropping_pods(
     monkeypatch: pytest.MonkeyPatch, *, is_reported: bool
 ) -> None:
     monkeypatch.setattr(reflector, "ABSENT_SECONDS", 0.01)
-    api, pods, metrics = FakeApi(held(name="a")), Pods(), ControllerMetrics()
+    api, metrics = FakeApi(held(name="a")), ControllerMetrics()
+    lists: list[list[str]] = []
+    is_listed_twice = threading.Event()
+
+    def on_sync(pods: Iterable[Pod]) -> None:
+        lists.append([pod.metadata.name for pod in pods])
+        if len(lists) == 2:
+            is_listed_twice.set()
+
+    handlers: Handlers[Pod] = Handlers(on_sync, lambda _: None, lambda _: None)
     api.streams.append([status_error(410)])
     api.before("GET", lambda: None, raising(status_error(404)))
     reasons: list[str] = []
     on_unreadable: Callable[[str], None] | None = reasons.append if is_reported else None
     follower = Follower(api, ThreadGroup(on_failure=lambda: None), metrics)
 
-    stop = follower("/api/v1/pods", Pod, pods, on_unreadable=on_unreadable)
-    assert pods.done.wait(10)
+    stop = follower("/api/v1/pods", Pod, handlers, on_unreadable=on_unreadable)
+    assert is_listed_twice.wait(10)
     stop()
     api.close()
 
-    assert pods.lists == [["a"], ["a"]]
+    assert lists == [["a"], ["a"]]
     assert reasons == (["/api/v1/pods is not served"] if is_reported else [])
     labels = {"reason": "absent" if is_reported else "error"}
     assert metrics.registry.get_sample_value("holdfast_watch_restarts_total", labels) == 1

@@ -10,10 +10,12 @@ from holdfast.webhook.server import tls
 from holdfast.webhook.server.tls_transport import DISCARDED_LIMIT, TlsTransport
 
 NAME = "webhook.test"
+Contexts = tuple[ssl.SSLContext, ssl.SSLContext]
+"""The contexts of a server and of its client."""
 
 
 @pytest.fixture(scope="module")
-def contexts(tmp_path_factory: pytest.TempPathFactory) -> tuple[ssl.SSLContext, ssl.SSLContext]:
+def contexts(tmp_path_factory: pytest.TempPathFactory) -> Contexts:
     folder = tmp_path_factory.mktemp("tls")
     now = datetime.now(UTC)
     ca = authority.new_ca("test CA", now=now)
@@ -58,7 +60,7 @@ class Connection:
 class Client:
     """A client of a transport, without sockets."""
 
-    def __init__(self, contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> None:
+    def __init__(self, contexts: Contexts) -> None:
         server, client = contexts
         self.connection, self.tcp = Connection(), Tcp()
         self.transport = TlsTransport(cast("Any", self.connection), server)
@@ -101,7 +103,7 @@ class Client:
 
 
 @pytest.fixture
-def client(contexts: tuple[ssl.SSLContext, ssl.SSLContext]) -> Client:
+def client(contexts: Contexts) -> Client:
     client = Client(contexts)
     client.shake_hands()
     return client
@@ -128,9 +130,7 @@ def test_record_may_arrive_in_pieces(client: Client) -> None:
 @pytest.mark.parametrize(
     "hello", [b"GET / HTTP/1.1\r\n\r\n", b"\x16\x03\x01\x00\x04\x02\x00\x00\x00"]
 )
-def test_failed_handshake_closes_the_socket(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext], hello: bytes
-) -> None:
+def test_failed_handshake_closes_the_socket(contexts: Contexts, hello: bytes) -> None:
     client = Client(contexts)
     client.deliver(hello)
     client.deliver(b"more")
@@ -170,21 +170,15 @@ def test_full_socket_pauses_reading_until_the_client_reads(client: Client) -> No
     assert client.connection.calls[1:] == ["pause_writing", "resume_writing"]
 
 
-def test_data_before_the_end_is_answered(client: Client) -> None:
-    client.tls.write(b"last")
+@pytest.mark.parametrize("pieces", [[b"last"], []], ids=["after data", "without data"])
+def test_closing_client_ends_the_connection(client: Client, pieces: list[bytes]) -> None:
+    for piece in pieces:
+        client.tls.write(piece)
     with pytest.raises(ssl.SSLWantReadError):
         client.tls.unwrap()
     client.deliver(client.pending())
 
-    assert client.connection.received == [b"last"]
-    assert client.connection.calls[1:] == ["finish"]
-
-
-def test_closing_client_ends_the_connection(client: Client) -> None:
-    with pytest.raises(ssl.SSLWantReadError):
-        client.tls.unwrap()
-    client.deliver(client.pending())
-
+    assert client.connection.received == pieces
     assert client.connection.calls[1:] == ["finish"]
 
 
@@ -203,9 +197,7 @@ def test_close_sends_everything_and_then_discards_input(client: Client) -> None:
     assert client.tcp.calls[3:] == ["abort"]
 
 
-def test_response_that_cannot_be_encrypted_closes_the_connection(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
-) -> None:
+def test_response_that_cannot_be_encrypted_closes_the_connection(contexts: Contexts) -> None:
     client = Client(contexts)
     client.transport.write(b"before the handshake")
 
@@ -213,9 +205,7 @@ def test_response_that_cannot_be_encrypted_closes_the_connection(
     assert client.tcp.sent == b""
 
 
-def test_transport_aborted_before_it_has_a_socket(
-    contexts: tuple[ssl.SSLContext, ssl.SSLContext],
-) -> None:
+def test_transport_aborted_before_it_has_a_socket(contexts: Contexts) -> None:
     transport, tcp = TlsTransport(cast("Any", Connection()), contexts[0]), Tcp()
     transport.abort()
     transport.connection_made(cast("Any", tcp))

@@ -12,36 +12,25 @@ import pytest
 from holdfast.webhook.kube import events, reflector
 from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT
 from holdfast.webhook.kube.events import Event
-from holdfast.webhook.model.kubevirt import (
-    EPHEMERAL_PROVISIONING,
-    STICKY_NODE,
-    STICKY_NODE_UID,
-    vm_path,
-)
+from holdfast.webhook.model.kubevirt import EPHEMERAL_PROVISIONING, vm_path
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.sticky import sweep
 from holdfast.webhook.sticky.controller import FIRST_OF_ONE, StickyController
+from holdfast.webhook.sticky.decision import NOT_ENABLED
 from holdfast.webhook.sticky.reconciler import CURE, TIMEOUT
 from holdfast.webhook.sticky.watches import NO_KUBEVIRT
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import backoff, fair
 from holdfast.webhook.workqueue.fair import SLOW_SECONDS
-from tests.support.fakes import Document, raising, status_error, unreachable
+from tests.support.fakes import KUBEVIRT, Document, raising, status_error, unreachable
 from tests.support.manual import RecordingCondition, ThreadPool
 from tests.support.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
+from tests.unit.controller.world import FakeRecorder
+from tests.unit.sticky.vms import OWN, start_vm, strip_label, world_with_running_vm
 
 PATIENCE = 30.0
 NODE = "/api/v1/nodes/n1"
-OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
-
-
-class FakeRecorder(events.EventSink):
-    def __init__(self) -> None:
-        self.events: list[Event] = []
-
-    def record(self, event: Event) -> None:
-        self.events.append(event)
 
 
 class ControllerEnv:
@@ -77,8 +66,7 @@ class ControllerEnv:
 
     def start_and_record(self) -> None:
         """Start the VM, and wait until its node is recorded."""
-        self.world.bind(self.world.start(), "n1")
-        self.world.ready()
+        start_vm(self.world)
         self.eventually(lambda: self.world.record() == "n1")
 
     def sample(self, name: str, **labels: str) -> float:
@@ -110,23 +98,11 @@ def running_controller(
     assert not env.died.is_set()
 
 
-def test_kept_pods_are_counted() -> None:
-    world = VmWorld()
-    with running_controller(world) as env:
-        pod = world.start()
-        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
-        world.bind(pod, "n1")
-        world.ready()
-        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 0.0)
-
-
 def test_recorded_node_has_events_metric_and_log_line(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast.sticky")
     world = VmWorld()
-    pod = world.start()
     # before the controller starts: otherwise a later pass may free the pod without an event
-    world.bind(pod, "n1")
-    world.ready()
+    pod = start_vm(world)
     with running_controller(world) as env:
         env.eventually(lambda: not world.kept())
         env.eventually(lambda: len(env.recorder.events) == 2)
@@ -199,22 +175,6 @@ def test_target_loses_finalizer_when_migration_is_deleted() -> None:
     assert world.record() == "n1"
 
 
-def test_vm_that_ends_before_it_runs_is_reported() -> None:
-    world = VmWorld()
-    with running_controller(world) as env:
-        pod = world.start()
-        world.bind(pod, "n1")
-        env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
-        world.status(phase="Failed")
-        env.eventually(lambda: not world.kept())
-        env.eventually(lambda: env.notes(events.POD, events.NODE_NOT_RECORDED))
-
-    assert env.notes(events.POD, events.NODE_NOT_RECORDED) == [
-        "no node is recorded, because the VM ended before it ran; it was on n1"
-    ]
-    assert world.record() == ""
-
-
 def test_running_vm_that_opts_in_is_recorded() -> None:
     world = VmWorld(StickyArgs(select="annotated"))
     with running_controller(world) as env:
@@ -281,8 +241,7 @@ def test_unexpected_error_for_one_vm_does_not_block_others(
 def test_standby_writes_nothing_until_it_leads() -> None:
     world = VmWorld()
     with running_controller(world, leads=False) as env:
-        world.bind(world.start(), "n1")
-        world.ready()
+        start_vm(world)
         env.eventually(lambda: env.sample("holdfast_vm_pods_kept") == 1.0)
         assert world.api.patched == []
         env.leads = True
@@ -292,39 +251,25 @@ def test_standby_writes_nothing_until_it_leads() -> None:
     assert world.record() == "n1"
 
 
-def test_standby_drops_stopped_vms_from_queue() -> None:
-    world = VmWorld(None, *(f"vm-{number}" for number in range(5)))
+def test_standby_drops_stopped_vm_from_queue() -> None:
+    world = VmWorld()
     with running_controller(world, leads=False) as env:
-        for number in range(5):
-            name = f"vm-{number}"
-            pod = world.start(name, finalizer=False)
-            world.bind(pod, "n1")
-            world.ready(name)
-            env.eventually(lambda: len(env.controller._queue) == 1)
-            world.stop(name)
-            env.eventually(lambda: len(env.controller._queue) == 0)
+        start_vm(world, finalizer=False)
+        env.eventually(lambda: len(env.controller._queue) == 1)
+        world.stop()
+        env.eventually(lambda: len(env.controller._queue) == 0)
 
 
-@pytest.mark.parametrize(
-    ("node", "why"),
-    [
-        pytest.param(None, "which does not exist", id="gone"),
-        pytest.param({"unschedulable": True}, "which is cordoned", id="cordoned"),
-        pytest.param({}, "which lacks the label", id="without the label"),
-    ],
-)
-def test_event_explains_why_vm_waits_for_its_node(node: dict[str, bool] | None, why: str) -> None:
+def test_event_explains_why_vm_waits_for_its_node() -> None:
     world = VmWorld()
     world.write("vm", OWN)
-    if node is not None:
-        world.api.put(NODE, {"metadata": {"name": "n1"}, "spec": node})
     with running_controller(world) as env:
         pod = world.start()
         world.unschedulable(pod)
         env.eventually(lambda: env.notes(events.POD, events.NODE_UNAVAILABLE))
 
     notes = env.notes(events.VM, events.NODE_UNAVAILABLE)
-    assert notes[0].startswith(f"the VM waits for its node n1, {why}")
+    assert notes[0].startswith("the VM waits for its node n1, which does not exist")
     assert world.kept() == [pod]
     assert dict(world.annotations()) == OWN
 
@@ -440,9 +385,10 @@ def test_disabled_controller_only_removes_pod_finalizers() -> None:
         env.eventually(lambda: not world.kept())
         env.eventually(lambda: env.recorder.events)
 
-    assert [env.recorder.events[0].regarding] == [("default", pod)]
-    assert env.recorder.events[0].warning
-    assert {path for kind, path in world.api.requests if kind == "WATCH"} == {"/api/v1/pods"}
+    event = env.recorder.events[0]
+    assert (event.regarding, event.reason) == (("default", pod), events.NODE_NOT_RECORDED)
+    assert (event.note, event.warning) == (NOT_ENABLED, True)
+    assert [path for _, path in world.api.requests if path.startswith(KUBEVIRT)] == []
     assert world.annotations() == {}
 
 
@@ -464,8 +410,7 @@ def test_missing_kubevirt_is_logged_and_later_install_is_detected(
         env.eventually(lambda: log_count() == 2)  # VMIs and migrations; VMs come after VMIs
         env.eventually(lambda: env.sample("holdfast_watch_restarts_total", reason="absent") > 9)
         world.api.kinds |= kubevirt_paths
-        world.bind(world.start(finalizer=False), "n1")
-        world.ready()
+        start_vm(world, finalizer=False)
         env.eventually(lambda: world.record() == "n1")
         messages = {f"following {path}" for path in kubevirt_paths - {vm_path("", "")}}
         env.eventually(lambda: messages <= set(caplog.messages))
@@ -493,8 +438,7 @@ def test_missing_permission_is_logged_with_the_remedy(
 
     world.api.on_request = forbid
     with running_controller(world) as env:
-        world.bind(world.start(finalizer=False), "n1")
-        world.ready()
+        start_vm(world, finalizer=False)
         env.eventually(lambda: world.record() == "n1")
 
     lines = [line for line in caplog.messages if line.startswith("following /apis/kubevirt.io")]
@@ -511,29 +455,21 @@ def test_thread_crash_stops_controller() -> None:
         world.api.close()
 
 
-def world_with_unlabelled_pod() -> tuple[VmWorld, str]:
-    """Return a world with a finished pod that lost its label, and the pod's name."""
-    world = VmWorld()
-    pod = world.start()
-    world.bind(pod, "n1")
-    world.ready()
-    world.status(phase="Succeeded")
-    world.api.change(pod_at(pod), lambda document: document["metadata"]["labels"].clear())
-    world.end_pod(pod)
-    return world, pod
-
-
 def test_failed_sweep_is_retried_soon(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     monkeypatch.setattr(sweep, "SWEEP_AGAIN_SECONDS", 0.01)
-    world, _ = world_with_unlabelled_pod()
+    world, pod = world_with_running_vm()
+    world.status(phase="Succeeded")
+    strip_label(world, pod)
+    world.end_pod(pod)
     with running_controller(world, may_sweep=False) as env:
         env.eventually(lambda: env.sweep_checks > 1)
         world.api.before("GET", raising(status_error(429)))
         env.may_sweep = True
         env.eventually(lambda: not world.kept())
 
+    assert world.record() == "n1"
     assert "the sweep for orphaned pods failed: HTTP 429: scripted; next try in 0 s" in caplog.text
 
 
@@ -544,8 +480,7 @@ def test_write_after_hang_uses_slow_admission_timeout(
     world = VmWorld()
     world.api.before("PATCH", raising(unreachable()))
     with running_controller(world) as env:
-        world.bind(world.start(), "n1")
-        world.ready()
+        start_vm(world)
         env.eventually(lambda: not world.kept())
 
     timeouts = world.api.patience("PATCH")

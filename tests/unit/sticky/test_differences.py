@@ -1,6 +1,6 @@
 """VMs that run on a node other than the recorded one, without a held pod that explains it."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -10,36 +10,17 @@ from holdfast.webhook.model.kubevirt import STICKY, STICKY_NODE, STICKY_NODE_UID
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.sticky import node_problems
 from tests.support.vm_world import Driver, VmWorld, pod_at, vm_at, vmi_at
-
-PERMITTED = [
-    pytest.param(StickyArgs(on_migration="keep"), id="keep"),
-    pytest.param(StickyArgs(affinity="preferred"), id="preferred"),
-]
+from tests.unit.sticky.vms import migrate_vm, start_vm, world_with_record
 
 
-def world_with_record(args: StickyArgs | None = None) -> tuple[VmWorld, Driver]:
-    world = VmWorld(args)
-    start(world, "n1")
-    driver = Driver(world)
-    driver.work()
-    assert world.record() == "n1"
-    return world, driver
-
-
-def start(world: VmWorld, node: str, *, finalizer: bool = True) -> None:
-    world.bind(world.start(finalizer=finalizer), node)
-    world.ready()
-
-
-def strip(world: VmWorld, pods: Iterable[str]) -> None:
-    for pod in pods:
-        world.api.change(pod_at(pod), lambda document: document["metadata"].update(finalizers=[]))
+def strip(world: VmWorld, pod: str) -> None:
+    world.api.change(pod_at(pod), lambda document: document["metadata"].update(finalizers=[]))
 
 
 def move(world: VmWorld, node: str) -> None:
     """Migrate the VM to a node, with a pod that has no finalizer."""
     job, pod = world.migrate()
-    strip(world, [pod])
+    strip(world, pod)
     world.bind(pod, node)
     world.migrated(job, pod)
 
@@ -89,7 +70,7 @@ def moves_while_not_sticky(world: VmWorld) -> None:
 
 def comes_from_another_cluster(world: VmWorld) -> None:
     world.stop()
-    start(world, "n9", finalizer=False)
+    start_vm(world, "n9", finalizer=False)
     move(world, "n2")
     report(world, sourceNode="node-of-another-cluster")
 
@@ -130,9 +111,7 @@ def test_later_migration_repairs_a_record_that_differs() -> None:
     starts_elsewhere(world)
     assert restart(driver) == "n2"
 
-    job, pod = world.migrate()
-    world.bind(pod, "n3")
-    world.migrated(job, pod)
+    migrate_vm(world, "n3")
     driver.work()
     assert (world.record(), world.kept()) == ("n3", [])
 
@@ -143,14 +122,14 @@ def test_later_migration_repairs_a_record_that_differs() -> None:
 def starts_elsewhere(world: VmWorld) -> None:
     world.write("vm", {STICKY: "false"})
     world.stop()
-    start(world, "n2", finalizer=False)
+    start_vm(world, "n2", finalizer=False)
     world.write("vm", {STICKY: None})
 
 
 def starts_elsewhere_and_fails_to_migrate(world: VmWorld) -> None:
     starts_elsewhere(world)
     job, pod = world.migrate()
-    strip(world, [pod])
+    strip(world, pod)
     world.bind(pod, "n3")
     state = {"sourceNode": "n2", "targetNode": "n3", "completed": True, "failed": True}
     world.status(migrationState=state)
@@ -198,8 +177,15 @@ def is_confirmed(world: VmWorld) -> None:
     world.api.change(vm_at("vm"), act)
 
 
+def moves_without_an_end_time(world: VmWorld) -> None:
+    moves_from_an_edit(world)
+    report(world, endTimestamp=None)
+
+
 @pytest.mark.parametrize(
-    "event", [is_edited, is_sent_back, is_confirmed], ids=lambda event: event.__name__
+    "event",
+    [is_edited, is_sent_back, is_confirmed, moves_without_an_end_time],
+    ids=lambda event: event.__name__,
 )
 def test_record_written_by_others_is_kept(event: Callable[[VmWorld], None]) -> None:
     world, driver = world_with_record()
@@ -210,14 +196,6 @@ def test_record_written_by_others_is_kept(event: Callable[[VmWorld], None]) -> N
     assert dict(world.annotations()) == {**before, STICKY_NODE_UID: "vm-1"}
 
 
-def test_user_record_is_kept_if_migration_has_no_end_time() -> None:
-    world, driver = world_with_record()
-    moves_from_an_edit(world)
-    report(world, endTimestamp=None)
-    assert restart(driver) == ""
-    assert world.record() == "n1"
-
-
 def stops(world: VmWorld) -> None:
     starts_elsewhere(world)
     world.status(phase="Succeeded")
@@ -226,23 +204,25 @@ def stops(world: VmWorld) -> None:
 def migrates_again(world: VmWorld) -> None:
     starts_elsewhere(world)
     _, pod = world.migrate()
-    strip(world, [pod])
+    strip(world, pod)
     world.bind(pod, "n3")
     world.status(migrationState={"sourceNode": "n2", "targetNode": "n3"})
 
 
-@pytest.mark.parametrize("event", [stops, migrates_again], ids=lambda event: event.__name__)
-def test_stopped_or_migrating_vm_is_not_reported(event: Callable[[VmWorld], None]) -> None:
-    world, driver = world_with_record()
+@pytest.mark.parametrize(
+    ("event", "args"),
+    [
+        pytest.param(stops, StickyArgs(), id="stopped"),
+        pytest.param(migrates_again, StickyArgs(), id="migrating"),
+        pytest.param(starts_elsewhere, StickyArgs(on_migration="keep"), id="keep"),
+        pytest.param(starts_elsewhere, StickyArgs(affinity="preferred"), id="preferred"),
+    ],
+)
+def test_temporary_or_permitted_difference_is_not_reported(
+    event: Callable[[VmWorld], None], args: StickyArgs
+) -> None:
+    world, driver = world_with_record(VmWorld(args))
     event(world)
-    assert restart(driver) == ""
-    assert world.record() == "n1"
-
-
-@pytest.mark.parametrize("args", PERMITTED)
-def test_permitted_difference_is_not_reported(args: StickyArgs) -> None:
-    world, driver = world_with_record(args)
-    starts_elsewhere(world)
     assert restart(driver) == ""
     assert world.record() == "n1"
 
@@ -277,14 +257,14 @@ def test_migration_while_not_sticky_updates_record(watched: bool) -> None:
 @pytest.mark.parametrize("kept_by", ["user", "onMigration", "no migration"])
 def test_record_is_kept_while_vm_is_not_sticky(kept_by: str) -> None:
     args = StickyArgs(on_migration="keep" if kept_by == "onMigration" else "follow")
-    world, driver = world_with_record(args)
+    world, driver = world_with_record(VmWorld(args))
     if kept_by == "user":
         world.write("vm", {STICKY_NODE: "n3"})
     world.write("vm", {STICKY: "false"})
     before = world.record()
     if kept_by == "no migration":
         world.stop()
-        start(world, "n2", finalizer=False)
+        start_vm(world, "n2", finalizer=False)
     else:
         move(world, "n2")
     driver.work()

@@ -8,32 +8,19 @@ from holdfast.webhook.framework.profiles import scheduler_of
 from holdfast.webhook.model.kubevirt import STICKY, STICKY_NODE, STICKY_NODE_UID
 from holdfast.webhook.model.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
-from holdfast.webhook.sticky.decision import NEVER_RAN, NOT_ENABLED, TOO_MANY, RecordChange
-from tests.support.fakes import KUBEVIRT
+from holdfast.webhook.sticky.decision import TOO_MANY, RecordChange
 from tests.support.vm_world import Driver, VmWorld, pod_at, vm_at, vmi_at
-from tests.unit.sticky.vms import (
-    OWN,
-    remove_vmi,
-    start_vm,
-    world_with_record,
-    world_with_running_vm,
-)
+from tests.unit.sticky.vms import OWN, remove_vmi, start_vm, world_with_running_vm
 
 
-def test_first_node_is_recorded_and_finalizer_removed() -> None:
+def test_first_node_is_recorded_before_finalizer_is_removed() -> None:
     world, pod = world_with_running_vm()
+    version = world.vm()["metadata"]["resourceVersion"]
     (result,) = Driver(world).work()
 
     assert dict(world.annotations()) == OWN
     assert (result.change, result.node, result.problem) == (RecordChange.RECORDED, "n1", "")
     assert world.api.objects[pod_at(pod)]["metadata"]["finalizers"] == ["example.com/other"]
-
-
-def test_record_is_written_before_finalizer_is_removed() -> None:
-    world, pod = world_with_running_vm()
-    version = world.vm()["metadata"]["resourceVersion"]
-    Driver(world).work()
-
     (first_path, on_vm), (second_path, on_pod) = world.api.patched
     assert (first_path, second_path) == (vm_at("vm"), pod_at(pod))
     assert on_vm == [
@@ -62,21 +49,13 @@ def test_configured_node_annotation_is_used() -> None:
     assert dict(world.annotations()) == {"example.com/sticky-node": "n1", STICKY_NODE_UID: "vm-1"}
 
 
-def test_vm_stopped_before_reconcile_is_recorded() -> None:
-    world, pod = world_with_running_vm()
-    world.stop()
-    assert world.kept() == [pod]
-    Driver(world).work()
-    world.collect()
-
-    assert dict(world.annotations()) == OWN
-    assert world.vmi() is None
-
-
 def test_node_is_recorded_only_once_vm_has_run() -> None:
     world = VmWorld()
-    pod = start_vm(world, ready=False)
+    pod = world.start()
     driver = Driver(world)
+    driver.work()
+    assert (world.annotations(), world.kept()) == ({}, [pod])
+    world.bind(pod, "n1")
     for phase in ("Scheduling", "Scheduled", "WaitingForSync"):
         world.status(phase=phase, nodeName="n1")
         driver.work()
@@ -87,47 +66,35 @@ def test_node_is_recorded_only_once_vm_has_run() -> None:
     assert (world.record(), world.kept()) == ("n1", [])
 
 
-def test_bound_pod_of_recorded_vm_loses_finalizer() -> None:
-    world, driver = world_with_record()
-    world.stop()
-    start_vm(world, "n1", ready=False)
-    driver.work()
-    assert (world.record(), world.kept()) == ("n1", [])
-
-
-def test_vm_with_too_many_annotations_is_not_recorded() -> None:
-    world = VmWorld()
-    world.write("vm", {f"key-{number}": "" for number in range(MAX_ENTRIES - 1)})
-    start_vm(world)
-    (result,) = Driver(world).work()
-    assert (world.record(), world.kept()) == ("", [])
-    assert result.remark == TOO_MANY
-
-
-def test_vm_without_room_for_record_is_not_recorded() -> None:
-    world = VmWorld()
-    world.write("vm", {"key": "x" * (MAX_ANNOTATION_BYTES - 30)})
-    start_vm(world)
-    (result,) = Driver(world).work()
-    assert (world.record(), world.kept()) == ("", [])
-    assert result.remark == TOO_MANY
-
-
-def pod_is_deleted(world: VmWorld, pod: str) -> None:
-    world.api.delete(pod_at(pod))
-
-
-def pod_fails(world: VmWorld, pod: str) -> None:
-    world.api.change(pod_at(pod), lambda document: document["status"].update(phase="Failed"))
-
-
-def vmi_fails(world: VmWorld, _: str) -> None:
-    world.status(phase="Failed")
-
-
 @pytest.mark.parametrize(
-    "event", [pod_is_deleted, pod_fails, vmi_fails], ids=lambda event: event.__name__
+    "annotations",
+    [
+        pytest.param({f"key-{number}": "" for number in range(MAX_ENTRIES - 1)}, id="number"),
+        pytest.param({"key": "x" * (MAX_ANNOTATION_BYTES - 30)}, id="size"),
+    ],
 )
+def test_vm_without_room_for_record_is_not_recorded(annotations: Mapping[str, str]) -> None:
+    world = VmWorld()
+    world.write("vm", annotations)
+    start_vm(world)
+    (result,) = Driver(world).work()
+    assert (world.record(), world.kept()) == ("", [])
+    assert result.remark == TOO_MANY
+
+
+POD_ENDS = [
+    pytest.param(lambda world, pod: world.api.delete(pod_at(pod)), id="pod deleted"),
+    pytest.param(
+        lambda world, pod: world.api.change(
+            pod_at(pod), lambda document: document["status"].update(phase="Failed")
+        ),
+        id="pod failed",
+    ),
+]
+VMI_FAILS = pytest.param(lambda world, _: world.status(phase="Failed"), id="VMI failed")
+
+
+@pytest.mark.parametrize("event", [*POD_ENDS, VMI_FAILS])
 @pytest.mark.parametrize("restarted", [False, True], ids=["watching", "restarted"])
 def test_vm_that_ends_before_it_runs_is_not_recorded(
     event: Callable[[VmWorld, str], None], restarted: bool
@@ -142,47 +109,19 @@ def test_vm_that_ends_before_it_runs_is_not_recorded(
     (result,) = driver.work()
 
     assert (world.annotations(), world.kept()) == ({}, [])
-    assert result.remark == f"{NEVER_RAN} n1"
+    assert result.remark == (
+        "no node is recorded, because the VM ended before it ran; it was on n1"
+    )
     remove_vmi(world)
     start_vm(world, "n2")
     driver.work()
     assert world.record() == "n2"
 
 
-def test_vm_with_cleared_record_is_recorded_once_it_has_run() -> None:
-    world, driver = world_with_record()
-    world.stop()
-    world.write("vm", {STICKY_NODE: None})
-    pod = start_vm(world, "n2", ready=False)
-    driver.work()
-    assert (world.record(), world.kept()) == ("", [pod])
-    world.ready()
-    driver.work()
-    assert (world.record(), world.kept()) == ("n2", [])
-
-
-def test_unbound_pod_keeps_finalizer() -> None:
+@pytest.mark.parametrize("event", POD_ENDS)
+def test_pod_that_ends_unbound_loses_finalizer(event: Callable[[VmWorld, str], None]) -> None:
     world = VmWorld()
-    pod = world.start()
-    driver = Driver(world)
-    driver.work()
-
-    assert world.kept() == [pod]
-    assert world.annotations() == {}
-    world.bind(pod, "n3")
-    world.ready()
-    driver.work()
-    assert world.record() == "n3"
-
-
-@pytest.mark.parametrize("ending", ["deleted", "failed"])
-def test_pod_that_ends_unbound_loses_finalizer(ending: str) -> None:
-    world = VmWorld()
-    pod = world.start()
-    if ending == "deleted":
-        world.api.delete(pod_at(pod))
-    else:
-        world.api.change(pod_at(pod), lambda document: document["status"].update(phase="Failed"))
+    event(world, world.start())
     Driver(world).work()
 
     assert world.annotations() == {}
@@ -214,42 +153,9 @@ def test_existing_record_at_vm_start(before: Mapping[str, str], after: Mapping[s
     assert world.kept() == []
 
 
-@pytest.mark.parametrize(
-    ("args", "annotations"),
-    [
-        pytest.param(StickyArgs(), {STICKY: "false"}, id="opted out"),
-        pytest.param(StickyArgs(select="annotated"), {}, id="not opted in"),
-        pytest.param(StickyArgs(namespaces=("other",)), {}, id="another namespace"),
-    ],
-)
-def test_vm_that_is_not_sticky_is_not_recorded(
-    args: StickyArgs, annotations: Mapping[str, str]
-) -> None:
-    world = VmWorld(args)
-    world.write("vm", annotations)
-    start_vm(world)
-    Driver(world).work()
-
-    assert dict(world.annotations()) == annotations
-    assert world.kept() == []
-
-
-def test_disabled_sticky_removes_finalizers_with_a_remark() -> None:
-    world, pod = world_with_running_vm()
-    driver = Driver(world, enabled=False)
-    (result,) = driver.work()
-
-    assert result.remark == NOT_ENABLED
-    assert [launcher.metadata.name for launcher in result.freed] == [pod]
-    assert world.annotations() == {}
-    assert [path for _, path in world.api.requests if path.startswith(KUBEVIRT)] == []
-
-
 def test_vmi_scheduler_name_is_used_to_choose_profile() -> None:
     world = VmWorld()
-    pod = world.start(finalizer=False)
-    world.bind(pod, "n1")
-    world.ready()
+    start_vm(world, finalizer=False)
     driver = Driver(world)
     driver.work()
     world.api.change(vmi_at("vm"), lambda vmi: vmi["spec"].update(schedulerName="batch"))

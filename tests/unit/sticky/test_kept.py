@@ -5,15 +5,10 @@ import msgspec
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import STICKY, Instance, LauncherPod
 from holdfast.webhook.sticky import decision, kept
-from tests.support.fakes import Document
+from tests.support.vm_builders import owner_of
 
 FILLER = "x" * 100_000
 OTHERS = [{"kind": f"K{n}", "name": f"n{n}", "uid": f"u{n}"} for n in range(10_000)]
-
-
-def owner(kind: str, uid: str) -> Document:
-    api = {"apiVersion": "kubevirt.io/v1", "kind": kind, "controller": True}
-    return {**api, "name": "vm", "uid": uid}
 
 
 def test_stored_vmi_omits_bulky_user_data() -> None:
@@ -22,7 +17,7 @@ def test_stored_vmi_omits_bulky_user_data() -> None:
         "metadata": {
             "name": "vm",
             "labels": {"a": FILLER},
-            "ownerReferences": [*OTHERS, owner("VirtualMachine", "u1")],
+            "ownerReferences": [*OTHERS, owner_of("VirtualMachine", "vm", "u1")],
         },
         "spec": {"schedulerName": FILLER},
         "status": {
@@ -52,7 +47,7 @@ def test_stored_pod_omits_bulky_user_data() -> None:
             "labels": {"a": FILLER, kubevirt.MIGRATION_JOB: "u2"},
             "annotations": {"a": FILLER, kubevirt.MIGRATION_NAME: FILLER},
             "finalizers": [*(f"a/{n}" for n in range(10_000)), STICKY],
-            "ownerReferences": [*OTHERS, owner("VirtualMachineInstance", FILLER)],
+            "ownerReferences": [*OTHERS, owner_of("VirtualMachineInstance", "vm", FILLER)],
         },
         "spec": {"nodeName": "n1", "nodeSelector": {"a": FILLER}},
         "status": {"phase": "Failed", "conditions": [{"type": FILLER}, condition]},

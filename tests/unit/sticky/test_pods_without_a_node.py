@@ -11,32 +11,23 @@ from tests.support.vm_world import Driver, VmWorld, is_kept, pod_at, vm_at, vmi_
 from tests.unit.sticky.vms import remove_vmi, world_with_running_vm
 
 
-def provision(pod: Document) -> None:
-    pod["metadata"]["annotations"] = {kubevirt.EPHEMERAL_PROVISIONING: "true"}
+def owner(pod: Document) -> Document:
+    reference: Document = pod["metadata"]["ownerReferences"][0]
+    return reference
 
 
-def own_by_pod(pod: Document) -> None:
-    pod["metadata"]["labels"]["kubevirt.io"] = "virt-launcher"
-    owner = pod["metadata"]["ownerReferences"][0]
-    owner.update(apiVersion="v1", kind="Pod")
-
-
-def disown(pod: Document) -> None:
-    del pod["metadata"]["ownerReferences"]
-
-
-def foreign_group(pod: Document) -> None:
-    pod["metadata"]["ownerReferences"][0]["apiVersion"] = "example.com/v1"
-
-
-def wrong_uid(pod: Document) -> None:
-    pod["metadata"]["ownerReferences"][0]["uid"] = "other"
+PROVISIONING = {kubevirt.EPHEMERAL_PROVISIONING: "true"}
 
 
 @pytest.mark.parametrize(
     "change",
-    [provision, own_by_pod, disown, foreign_group, wrong_uid],
-    ids=lambda change: change.__name__,
+    [
+        pytest.param(lambda pod: pod["metadata"].update(annotations=PROVISIONING), id="provisions"),
+        pytest.param(lambda pod: owner(pod).update(apiVersion="v1", kind="Pod"), id="owned by pod"),
+        pytest.param(lambda pod: pod["metadata"].pop("ownerReferences"), id="no owner"),
+        pytest.param(lambda pod: owner(pod).update(apiVersion="example.com/v1"), id="other group"),
+        pytest.param(lambda pod: owner(pod).update(uid="other"), id="other UID"),
+    ],
 )
 def test_unrelated_pod_loses_finalizer_and_records_nothing(
     change: Callable[[Document], None],
@@ -51,28 +42,9 @@ def test_unrelated_pod_loses_finalizer_and_records_nothing(
     assert not is_kept(world.api.objects[pod_at(pod)])
 
 
-def test_pod_without_finalizer_records_nothing() -> None:
-    world = VmWorld()
-    pod = world.start(finalizer=False)
-    world.bind(pod, "n1")
-    driver = Driver(world)
-    driver.work()
-
-    assert world.annotations() == {}
-    assert driver.watch.count() == 0
-
-
-def remove_vm(world: VmWorld) -> None:
-    world.api.vanish(vm_at("vm"))
-
-
 def recreate_vm(world: VmWorld) -> None:
-    remove_vm(world)
+    world.api.vanish(vm_at("vm"))
     world.create("vm")
-
-
-def orphan_vmi(world: VmWorld) -> None:
-    world.api.change(vmi_at("vm"), lambda vmi: vmi["metadata"].pop("ownerReferences"))
 
 
 def delete_vm(world: VmWorld) -> None:
@@ -80,29 +52,26 @@ def delete_vm(world: VmWorld) -> None:
     world.api.delete(vm_at("vm"))
 
 
-def uninstall(world: VmWorld) -> None:
-    world.api.kinds = {path for path in world.api.kinds if not path.startswith(KUBEVIRT)}
+def uninstall(world: VmWorld, *remaining: str) -> None:
+    kinds = {path for path in world.api.kinds if not path.startswith(KUBEVIRT)}
+    world.api.kinds = kinds.union(remaining)
     remove_vmi(world)
-    remove_vm(world)
-
-
-def uninstall_except_operator(world: VmWorld) -> None:
-    uninstall(world)
-    world.api.kinds.add(f"{KUBEVIRT}/kubevirts")
+    world.api.vanish(vm_at("vm"))
 
 
 @pytest.mark.parametrize(
     "change",
     [
-        remove_vmi,
-        remove_vm,
-        recreate_vm,
-        orphan_vmi,
-        delete_vm,
-        uninstall,
-        uninstall_except_operator,
+        pytest.param(remove_vmi, id="no VMI"),
+        pytest.param(lambda world: world.api.vanish(vm_at("vm")), id="no VM"),
+        pytest.param(recreate_vm, id="recreated VM"),
+        pytest.param(
+            lambda world: world.vmi()["metadata"].pop("ownerReferences"), id="VMI without a VM"
+        ),
+        pytest.param(delete_vm, id="deleted VM"),
+        pytest.param(uninstall, id="no KubeVirt"),
+        pytest.param(lambda world: uninstall(world, f"{KUBEVIRT}/kubevirts"), id="only operator"),
     ],
-    ids=lambda change: change.__name__,
 )
 def test_pod_of_missing_vm_loses_finalizer(change: Callable[[VmWorld], None]) -> None:
     world, pod = world_with_running_vm()

@@ -1,7 +1,7 @@
 """Pods that the watch does not see."""
 
 from tests.support.vm_world import Driver, VmWorld, pod_at
-from tests.unit.sticky.vms import strip_label, world_with_running_vm
+from tests.unit.sticky.vms import strip_label
 
 
 def test_pod_that_loses_its_label_is_tracked_by_name() -> None:
@@ -18,16 +18,6 @@ def test_pod_that_loses_its_label_is_tracked_by_name() -> None:
     driver.work()
     assert (world.record(), world.kept()) == ("n2", [])
     assert driver.watch.count() == 0
-
-
-def test_ended_pod_that_lost_its_label_is_found_at_startup() -> None:
-    world, pod = world_with_running_vm()
-    world.status(phase="Succeeded")
-    strip_label(world, pod)
-    world.end_pod(pod)
-    Driver(world).work()
-
-    assert (world.record(), world.kept()) == ("n1", [])
 
 
 def test_node_is_recorded_from_vmi_if_finalizer_is_stripped() -> None:

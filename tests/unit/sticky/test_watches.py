@@ -1,5 +1,7 @@
 """The VMIs that the watches add to the queue, also with concurrent watch events."""
 
+from collections.abc import Callable
+
 import msgspec
 import pytest
 
@@ -11,6 +13,20 @@ from tests.support.fakes import FakeApi
 KEY = "default", "vm"
 
 
+def make_watch(
+    enqueue: Callable[[ObjectKey], None], drop: Callable[[ObjectKey], None] = lambda _: None
+) -> VmWatch:
+    return VmWatch(
+        FakeApi(),
+        lambda _: None,
+        enqueue,
+        drop=drop,
+        enabled=True,
+        on_restart=lambda _: None,
+        may_sweep=lambda: True,
+    )
+
+
 def test_pod_found_during_vmi_deletion_is_queued() -> None:
     pod = LauncherPod(metadata=Metadata(namespace="default", name="vm", finalizers=[STICKY]))
     calls: list[tuple[str, ObjectKey]] = []
@@ -20,15 +36,7 @@ def test_pod_found_during_vmi_deletion_is_queued() -> None:
         watch._update_pod(pod)
         calls.append(("drop", key))
 
-    watch = VmWatch(
-        FakeApi(),
-        lambda _: None,
-        lambda key: calls.append(("enqueue", key)),
-        drop=drop,
-        enabled=True,
-        on_restart=lambda _: None,
-        may_sweep=lambda: True,
-    )
+    watch = make_watch(lambda key: calls.append(("enqueue", key)), drop)
     watch._delete_instance(Instance(Metadata(namespace="default", name="vm")))
 
     assert calls == [("enqueue", KEY), ("drop", KEY), ("enqueue", KEY)]
@@ -45,15 +53,7 @@ def test_pod_found_during_vmi_deletion_is_queued() -> None:
 )
 def test_vmi_is_queued_only_for_relevant_pod_changes(change: dict[str, object], count: int) -> None:
     keys: list[ObjectKey] = []
-    watch = VmWatch(
-        FakeApi(),
-        lambda _: None,
-        keys.append,
-        drop=lambda _: None,
-        enabled=True,
-        on_restart=lambda _: None,
-        may_sweep=lambda: True,
-    )
+    watch = make_watch(keys.append)
     watch._update_instance(Instance(Metadata(namespace="default", name="vm")))
     pod = LauncherPod(
         metadata=Metadata(namespace="default", name="vm", finalizers=[STICKY]),

@@ -6,8 +6,10 @@ from tests.support.vm_world import Driver, VmWorld, pod_at, vmi_at
 OWN = {STICKY_NODE: "n1", STICKY_NODE_UID: "vm-1"}
 
 
-def start_vm(world: VmWorld, node: str = "n1", *, ready: bool = True) -> str:
-    pod = world.start()
+def start_vm(
+    world: VmWorld, node: str = "n1", *, ready: bool = True, finalizer: bool = True
+) -> str:
+    pod = world.start(finalizer=finalizer)
     world.bind(pod, node)
     if ready:
         world.ready()

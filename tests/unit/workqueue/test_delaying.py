@@ -1,7 +1,7 @@
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.workqueue.delaying import SLACK, DelayHeap
 
-A, B = ("default", "a"), ("default", "b")
+A = ("default", "a")
 
 
 class Times(dict[ObjectKey, float]):
@@ -30,20 +30,6 @@ def test_keys_are_popped_in_order_when_due() -> None:
     assert times.drain(20) == ["a", "b"]
     assert times.drain(99) == ["c"]
     assert times.heap.next_at() == float("inf")
-
-
-def test_rescheduled_key_is_popped_once() -> None:
-    times = Times(a=10)
-    for at in (50, 5, 10):
-        times.put(A, at)
-    assert times.drain(99) == ["a"]
-
-
-def test_dropped_key_is_skipped() -> None:
-    times = Times(a=10, b=20)
-    del times[A]
-    assert times.heap.next_at() == 20
-    assert list(times.heap.due(20)) == [B]
 
 
 def test_repeated_changes_do_not_grow_the_heap_without_bound() -> None:

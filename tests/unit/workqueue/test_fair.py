@@ -38,17 +38,11 @@ def take_n(queue: FairQueue, count: int, now: float = 1.0) -> list[ObjectKey | N
     return [queue.take(now) for _ in range(count)]
 
 
-def test_keys_of_a_namespace_are_taken_in_order() -> None:
-    queue = make_queue(A, B, C)
+def test_keys_of_a_namespace_are_taken_in_order_and_once() -> None:
+    queue = make_queue(A, B, C, A)
     assert len(queue) == 3
     assert take_n(queue, 4) == [A, B, C, None]
     assert len(queue) == 0
-
-
-def test_key_put_twice_is_queued_once() -> None:
-    queue = make_queue(A, B, A)
-    assert len(queue) == 2
-    assert take_n(queue, 3) == [A, B, None]
 
 
 def test_new_and_retried_keys_alternate() -> None:

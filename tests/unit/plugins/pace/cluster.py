@@ -11,7 +11,7 @@ from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.profiles import Profile, Profiles
 from holdfast.webhook.framework.runner import Runner, unobserved
-from holdfast.webhook.model import durations, pace
+from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION, Due
 from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
 from holdfast.webhook.plugins.pace.args import KEY, NamedPace, PaceArgs
@@ -61,7 +61,7 @@ class Cluster:
         handle = Handle()
         handle.connect(
             term=lambda: self.term,
-            waiting=self,
+            waiting=self,  # type: ignore[arg-type]
             follow=self.follow,
             bounds_ms=lambda: (self.now - self.uncertain, self.now + self.uncertain),
             record_event=self.record_event,
@@ -75,24 +75,14 @@ class Cluster:
 
     # --- holdfast.webhook.framework.handle ---
 
-    def __iter__(self) -> Any:
-        raise AssertionError
-
-    def get(self, key: ObjectKey) -> None:
-        raise AssertionError(key)
-
-    def allow(self, key: ObjectKey, plugin: str) -> None:
-        raise AssertionError(key, plugin)
-
     def record_event(self, pod: Pod, reason: str, note: str, *, warning: bool = False) -> None:
         assert warning
         self.events.append(f"{pod.metadata.name}: {reason}: {note}")
 
     def recheck(self, key: ObjectKey, at_ms: int = 0) -> None:
         """Schedule another attempt to release a pod."""
-        epoch = self._epoch
         at_ms = max(self.now, at_ms + self.uncertain) + self.random.randint(0, 3)
-        self.at(at_ms, lambda: self.attempt(key[1]) if epoch == self._epoch else None)
+        self.at(at_ms, self._in_epoch(lambda: self.attempt(key[1])))
 
     def follow(
         self, path: str, kind: Any, handler: Any, *, label_selector: str = "", **_: Any
@@ -121,8 +111,7 @@ class Cluster:
 
     def change(self, uid: str, text: str) -> None:
         """Change the pace of a held pod."""
-        document = make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=[owned_by("rs-1")])
-        self.pods[uid] = Pod.of(document)
+        self.pods[uid] = pod_of(uid, text, gates=[GATE])
         self.observe(uid)
 
     def observe(self, uid: str) -> None:
@@ -146,14 +135,9 @@ class Cluster:
                 self.recheck(pod.key, due.at_ms)
             return
         self.released.append((self.now, uid))
-        instant = durations.canonical_instant(now)
-        document = make_pod(
-            {**pod.annotations, RELEASED_ANNOTATION: instant},
-            name=uid,
-            uid=uid,
-            owners=[owned_by(owner.uid) for owner in pod.metadata.owner_references or ()],
-        )
-        self.pods[uid] = Pod.of(document)
+        annotations = {**pod.annotations, RELEASED_ANNOTATION: durations.canonical_instant(now)}
+        owners = [owned_by(owner.uid) for owner in pod.metadata.owner_references or ()]
+        self.pods[uid] = read_pod(annotations, name=uid, uid=uid, owners=owners)
         self.decider.forget(uid)
         self.report(uid)
         at_ms = self.now + self.random.randint(1_000, 5_000)
@@ -227,21 +211,20 @@ def paced_pod(pod: Pod, *, ready: bool) -> PacedPod:
     return PacedPod(pod.metadata, pod.spec, status)
 
 
-JVM_LIMITS = pace.parse("4")
-
-
-def read_released(uid: str) -> Pod:
-    return read_pod({KEY: "1/1s"}, name=uid, uid=uid, owners=[owned_by("rs-1")])
+def pod_of(uid: str, text: str = "1", *, released: str = "", **fields: Any) -> Pod:
+    """Return a pod of ReplicaSet `rs-1` with a pace, by default one without a gate."""
+    annotations = {KEY: text} | ({RELEASED_ANNOTATION: released} if released else {})
+    return read_pod(annotations, name=uid, uid=uid, owners=[owned_by("rs-1")], **fields)
 
 
 SLOW = NamedPace(name="slow", rate="1/1h", scope="owner")
 JVM_OF_ONE = NamedPace(name="jvm", max_starting=1)
 
 
-def manual_cluster(*uids: str, pace: str = "1") -> Cluster:
-    """Return a cluster with held pods of a pace that only the test releases."""
+def cluster_of(*uids: str, pace: str = "1", attempts: bool = True) -> Cluster:
+    """Return a cluster with held pods of a pace; without attempts, only the test releases them."""
     cluster = Cluster()
-    cluster.attempts = False
+    cluster.attempts = attempts
     cluster.now += 10
     for uid in uids:
         cluster.create(uid, pace)

@@ -33,16 +33,6 @@ def test_paces_of_different_owners_are_independent() -> None:
     assert cluster.plugin.slots.counts() == {"inline": (3, 3)}
 
 
-def test_paces_of_pods_without_an_owner_are_independent() -> None:
-    cluster = Cluster()
-    for text in ("1", "2"):
-        for number in range(3):
-            cluster.create(f"{text}-{number}", text, owner="")
-    cluster.run(500)
-
-    assert Counter(uid[0] for _, uid in cluster.released) == {"1": 1, "2": 2}
-
-
 @pytest.mark.parametrize("text", ["4", "slow"])
 @pytest.mark.parametrize("labels", [None, {KEY: "x"}], ids=["unlabelled", "labelled"])
 @pytest.mark.parametrize("uid", ["", "rs-1"], ids=["without owner", "owned"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import Any
 
 import pytest
@@ -20,15 +21,10 @@ from tests.support.scripted import pipeline_of
 from tests.support.vm_builders import owner_of
 from tests.unit.plugins.pace.cluster import JVM, OWNER, plugin_of
 
-"""The pace plugin: which pods are held, and which of them get a slot."""
-
-
 GRAMMAR = [
     ("4", "4"),
-    ("1", "1"),
     ("10000", "10000"),
     ("10/1m", "10/1m"),
-    ("1/90", "1/1m30s"),
     ("1/500ms", "1/500ms"),
     ("4,10/1m", "4,10/1m"),
     ("4, 10/1m", "4,10/1m"),
@@ -38,16 +34,12 @@ GRAMMAR = [
     ("0", None),
     ("10001", None),
     ("-1", None),
-    ("1.5", None),
     ("4,", None),
     ("4, ", None),
     ("4 ,10/1m", None),
     (",4", None),
     ("4,5", None),
-    ("4/", None),
     ("/1m", None),
-    ("1/0s", None),
-    ("1/25h", None),
     ("1/1m,4", None),
     ("4 ", None),
     ("٤", None),
@@ -133,20 +125,16 @@ def test_new_pod_without_its_gate_is_rejected() -> None:
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("paces", "message"),
     [
-        ({}, "paces[0]: it limits nothing: set maxStarting"),
-        ({"name": "4"}, "paces[0].name: must start with a letter"),
-        ({"max_starting": 0}, "numbers must be 1 to 10000"),
-        ({"rate": "10"}, "paces[0]: invalid value"),
-        ({"max_starting": 4, "timeout": "soon"}, "paces[0]: invalid value"),
+        ([NamedPace(name="x")], "paces[0]: it limits nothing: set maxStarting"),
+        ([NamedPace(name="4")], "paces[0].name: must start with a letter"),
+        ([NamedPace(name="x", max_starting=0)], "numbers must be 1 to 10000"),
+        ([NamedPace(name="x", rate="10")], "paces[0]: invalid value"),
+        ([NamedPace(name="x", max_starting=4, timeout="soon")], "paces[0]: invalid value"),
+        ([JVM, JVM], "two have the same name"),
     ],
 )
-def test_invalid_arguments(fields: dict[str, Any], message: str) -> None:
-    with pytest.raises(ConfigurationError, match=message.replace("[", r"\[").replace(".", r"\.")):
-        plugin_of(NamedPace(**{"name": "x", **fields}))
-
-
-def test_duplicate_pace_name_is_rejected() -> None:
-    with pytest.raises(ConfigurationError, match="two have the same name"):
-        plugin_of(JVM, JVM)
+def test_invalid_arguments(paces: list[NamedPace], message: str) -> None:
+    with pytest.raises(ConfigurationError, match=re.escape(message)):
+        plugin_of(*paces)

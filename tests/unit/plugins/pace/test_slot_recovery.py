@@ -7,11 +7,9 @@ import pytest
 from holdfast.webhook.framework.plugin import Wait
 from holdfast.webhook.model import pace
 from holdfast.webhook.model.annotations import NEVER_MS
-from holdfast.webhook.model.objects import Pod
-from holdfast.webhook.plugins.pace.args import KEY
 from holdfast.webhook.plugins.pace.slots import GATE
-from tests.support.builders import CREATED_MS, make_pod
-from tests.unit.plugins.pace.cluster import Cluster, manual_cluster, owned_by, paced_pod
+from tests.support.builders import CREATED_MS
+from tests.unit.plugins.pace.cluster import Cluster, cluster_of, paced_pod, pod_of
 
 
 def test_no_pod_starts_before_the_watch_has_synced() -> None:
@@ -32,8 +30,7 @@ def test_new_leader_counts_releases_of_the_former_leader() -> None:
     cluster.reports = False
     for uid in ("a", "b"):
         cluster.create(uid, "1")
-    released = make_pod({KEY: "1"}, name="a", uid="a", owners=[owned_by("rs-1")])
-    cluster.pods["a"] = Pod.of(released)
+    cluster.pods["a"] = pod_of("a")
     cluster.decider.forget("a")  # the former leader has released it
 
     cluster.run(5)
@@ -55,9 +52,9 @@ def test_new_leader_counts_releases_of_the_former_leader() -> None:
 
 def test_slot_reserved_in_an_earlier_term_is_rechecked() -> None:
     """The release of `a` got no response, and then another leader released `b`."""
-    cluster = manual_cluster("a", "b")
+    cluster = cluster_of("a", "b", attempts=False)
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
-    cluster.pods["b"] = Pod.of(make_pod({KEY: "1"}, name="b", uid="b", owners=[owned_by("rs-1")]))
+    cluster.pods["b"] = pod_of("b")
     cluster.decider.forget("b")
     cluster.term, cluster.attempts = 1, True
     cluster.attempt("a")
@@ -69,30 +66,23 @@ def test_slot_reserved_in_an_earlier_term_is_rechecked() -> None:
     assert [uid for _, uid in cluster.released] == ["a"]
 
 
-def restored(cluster: Cluster, text: str, *, still_starting: bool = False) -> list[str]:
-    """Release pods, then restore an etcd backup in which all of them are held."""
-    uids = ["a", "b", "c"]
-    for uid in uids:
-        cluster.create(uid, text)
-    cluster.run(100 if still_starting else 20_000)
-    cluster._queue.clear()
-    cluster.released.clear()
-    cluster.ready.clear()
-    for uid in uids:
-        cluster.pods[uid] = Pod.of(
-            make_pod({KEY: text}, gates=[GATE], name=uid, uid=uid, owners=[owned_by("rs-1")])
-        )
-    return uids
-
-
 @pytest.mark.parametrize("still_starting", [False, True], ids=["ready", "starting"])
 @pytest.mark.parametrize("first", ["watch of paced pods", "watch of held pods", "new term"])
 @pytest.mark.parametrize("text", ["2", "2/10s"])
 def test_pods_restored_from_a_backup_wait_for_slots_again(
     text: str, first: str, *, still_starting: bool
 ) -> None:
-    cluster = Cluster()
-    uids = restored(cluster, text, still_starting=still_starting)
+    cluster, uids = Cluster(), ["a", "b", "c"]
+    for uid in uids:
+        cluster.create(uid, text)
+    cluster.run(100 if still_starting else 20_000)
+    # restore an etcd backup in which all pods are held
+    cluster._queue.clear()
+    cluster.released.clear()
+    cluster.ready.clear()
+    for uid in uids:
+        cluster.pods[uid] = pod_of(uid, text, gates=[GATE])
+
     cluster.term += first == "new term"
     for uid in uids:
         if first == "watch of paced pods":
@@ -119,7 +109,7 @@ def test_stale_event_of_a_held_pod_does_not_free_its_slot() -> None:
     cluster.attempts = False
     cluster.run(100)
     held = cluster.pods["a"]
-    cluster.pods["a"] = Pod.of(make_pod({KEY: "1"}, name="a", uid="a", owners=[owned_by("rs-1")]))
+    cluster.pods["a"] = pod_of("a")
     cluster.decider.forget("a")
     cluster.plugin.slots.on_update(paced_pod(held, ready=False))
     cluster.attempts = True
@@ -175,10 +165,7 @@ def test_stale_held_state_of_a_released_pod_changes_no_slot(
 @pytest.mark.parametrize("text", ["1", "1/10s"])
 def test_pod_forgotten_instead_of_its_predecessor_waits_again(text: str) -> None:
     """A lagging watch of held pods reports the deletion of a pod with the same name."""
-    cluster = Cluster()
-    for uid in ("first", "again"):
-        cluster.create(uid, text)
-        cluster.run(100)
+    cluster = cluster_of("first", "again", pace=text)
     cluster.decider.forget("again")
     cluster.observe("again")
     cluster.run(500)
@@ -194,11 +181,7 @@ def test_pod_forgotten_instead_of_its_predecessor_waits_again(text: str) -> None
 
 def test_slot_of_a_pod_deleted_before_a_new_term_is_free() -> None:
     """Its release got no response, and no watch reports its deletion."""
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    cluster.create("a", "1")
-    cluster.run(100)
+    cluster = cluster_of("a", attempts=False)
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     del cluster.pods["a"]
     cluster.decider.forget("a")
@@ -212,7 +195,7 @@ def test_slot_of_a_pod_deleted_before_a_new_term_is_free() -> None:
 @pytest.mark.parametrize("is_first", [True, False], ids=["list", "release"])
 def test_held_pod_missing_from_a_list_has_no_slot(*, is_first: bool) -> None:
     """Its release got no response, and the watch of held pods lags."""
-    cluster = manual_cluster("a", "b")
+    cluster = cluster_of("a", "b", attempts=False)
     slots, deleted = cluster.plugin.slots, cluster.pods.pop("a")
     assert slots.watch is not None
     if is_first:
@@ -226,12 +209,8 @@ def test_held_pod_missing_from_a_list_has_no_slot(*, is_first: bool) -> None:
 
 
 def test_pod_with_an_expired_slot_is_released_in_a_new_term() -> None:
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
+    cluster = cluster_of("a", "b", pace="2", attempts=False)
     for uid in ("a", "b"):
-        cluster.create(uid, "2")
-        cluster.run(100)
         assert cluster.decider.reserve(cluster.pods[uid], cluster.now - 5) is None
     cluster.run(301_000)
     cluster.observe("a")
@@ -243,11 +222,7 @@ def test_pod_with_an_expired_slot_is_released_in_a_new_term() -> None:
 
 
 def test_leader_crash_between_reserve_and_patch_leaks_no_slot() -> None:
-    cluster = Cluster()
-    cluster.attempts = False
-    cluster.now += 10
-    cluster.create("a", "1")
-    cluster.run(100)
+    cluster = cluster_of("a", attempts=False)
     assert cluster.decider.reserve(cluster.pods["a"], cluster.now - 5) is None
     cluster.attempts = True
     cluster.create("b", "1")

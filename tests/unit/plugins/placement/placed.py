@@ -7,37 +7,20 @@ import msgspec
 
 from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.framework.plugin import Code, Context, Plugin, Result
-from holdfast.webhook.model.edits import (
-    Edit,
-    RemoveAnnotation,
-    Requirement,
-    RequireNodes,
-    SetAnnotation,
-)
+from holdfast.webhook.model.edits import Requirement, RequireNodes
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.delay import Delay
 from holdfast.webhook.plugins.placement import PLACED, Placement, PlacementArgs
-from tests.support.builders import (
-    CREATED_MS,
-    GATE,
-    make_pipeline,
-    make_pod,
-    read_review,
-)
+from tests.support.builders import CREATED_MS, GATE, make_pipeline, make_pod, read_review
 from tests.support.config_cases import ROLE, SPACE, rule
 from tests.support.fakes import apply_patch
 from tests.support.matching import REQUIRED
+from tests.support.vm_builders import owner_of
 
 EDGE_NODES = RequireNodes((Requirement(ROLE, "In", ("edge",)),))
 SPACE_POD = {"type": "space"}
 KNOWN: dict[str, type[Plugin]] = {"delay": Delay, "placement": Placement}
-DAEMON_OWNER = {
-    "apiVersion": "apps/v1",
-    "kind": "DaemonSet",
-    "name": "agent",
-    "uid": "d",
-    "controller": True,
-}
+DAEMON_OWNER = owner_of("DaemonSet", "agent", "d", api_version="apps/v1")
 
 
 def place(*rules: Any) -> Placement:
@@ -73,12 +56,8 @@ def release(pod: Any, *rules: Any) -> Result:
 
 def unrecorded(result: Result) -> Result:
     """Drop the record of applied rules, which has its own tests."""
-    edits = tuple(edit for edit in result.edits if not is_record(edit))
+    edits = tuple(edit for edit in result.edits if getattr(edit, "key", "") != PLACED)
     return Result(result.code, edits, result.reason, result.warnings)
-
-
-def is_record(edit: Edit) -> bool:
-    return isinstance(edit, SetAnnotation | RemoveAnnotation) and edit.key == PLACED
 
 
 def validate(pod: Any, *rules: Any, **fields: Any) -> Result:
@@ -115,8 +94,8 @@ def gated(**spec: Any) -> Any:
 
 
 def stored(pod: Any, *rules: Any) -> Any:
-    profile = {"plugins": ({"disabled": [{"name": "delay"}]}), "pluginConfig": []}
     args = {"name": "placement", "args": {"rules": list(rules)}}
-    text = json.dumps([profile | {"pluginConfig": [args]}])
-    edits = make_pipeline(f"profiles: {text}", known=KNOWN).mutate(read_review(pod), now_ms=0).edits
+    profile = {"plugins": {"disabled": [{"name": "delay"}]}, "pluginConfig": [args]}
+    pipeline = make_pipeline(f"profiles: [{json.dumps(profile)}]", known=KNOWN)
+    edits = pipeline.mutate(read_review(pod), now_ms=0).edits
     return apply_patch(pod, patch(Pod.of(pod), edits))

@@ -1,16 +1,16 @@
 """Rules that are rejected at startup."""
 
+import json
 from typing import Any
 
 import msgspec
 import pytest
 
-from holdfast.webhook.config import config
 from holdfast.webhook.errors import ConfigurationError
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.placement import Placement, PlacementArgs
-from holdfast.webhook.runtime import pipelines
 from tests.support import config_cases
+from tests.support.builders import make_profiles
 from tests.support.config_cases import SPACE, rule
 from tests.unit.plugins.placement.placed import KNOWN, space
 
@@ -18,13 +18,10 @@ from tests.unit.plugins.placement.placed import KNOWN, space
 def startup_error(*rules: Any) -> str:
     """Return the error at startup for these rules."""
     args = {"name": "placement", "args": {"rules": list(rules)}}
-    configuration = msgspec.convert(
-        {"profiles": [{"pluginConfig": [args], "plugins": {"enabled": [{"name": "placement"}]}}]},
-        config.Configuration,
-    )
+    profile = {"pluginConfig": [args], "plugins": {"enabled": [{"name": "placement"}]}}
     with pytest.raises(ConfigurationError) as caught:
-        pipelines.build_profiles(configuration, KNOWN, source="h.yaml")
-    return str(caught.value).removeprefix("h.yaml: profiles[0].pluginConfig[0].args.")
+        make_profiles(f"profiles: [{json.dumps(profile)}]", known=KNOWN)
+    return str(caught.value).removeprefix("test.yaml: profiles[0].pluginConfig[0].args.")
 
 
 @pytest.mark.parametrize(("when", "expected"), config_cases.WHEN)

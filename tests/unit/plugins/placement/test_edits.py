@@ -5,21 +5,18 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.framework.plugin import Code, Result
-from holdfast.webhook.model.edits import (
-    Edit,
-    PreferNodes,
-    SelectNodes,
-    SetSchedulerName,
-    Tolerate,
-)
+from holdfast.webhook.model.edits import Edit, PreferNodes, SelectNodes, SetSchedulerName, Tolerate
 from tests.support.config_cases import EDGE, SPACE, rule
 from tests.unit.plugins.placement.placed import (
     EDGE_NODES,
+    affine,
     mutate,
     only_warning,
     owned,
     space,
 )
+
+TOLERATION = {"key": "e", "value": "x", "effect": "NoExecute", "tolerationSeconds": 0}
 
 
 @pytest.mark.parametrize(
@@ -37,14 +34,7 @@ from tests.unit.plugins.placement.placed import (
             id="nodeSelector",
         ),
         pytest.param(
-            [
-                rule(
-                    require=[],
-                    tolerations=[
-                        {"key": "e", "value": "x", "effect": "NoExecute", "tolerationSeconds": 0}
-                    ],
-                )
-            ],
+            [rule(require=[], tolerations=[TOLERATION])],
             [Tolerate("e", "Equal", "x", "NoExecute", 0)],
             id="a toleration with all fields",
         ),
@@ -64,15 +54,14 @@ def test_edits(rules: list[Any], expected: list[Edit]) -> None:
     assert Result(Code.SUCCESS, tuple(expected), "", []) == mutate(space(), *rules)
 
 
-NAMED = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["n1"]}]}
-NOT_NAMED = {"matchFields": [{"key": "metadata.name", "operator": "NotIn", "values": ["n1"]}]}
+NAME = {"key": "metadata.name", "operator": "In", "values": ["n1"]}
+NAMED, NOT_NAMED = {"matchFields": [NAME]}, {"matchFields": [NAME | {"operator": "NotIn"}]}
 EXPRESSIONS = {"matchExpressions": [{"key": "arch", "operator": "Exists"}]}
 
 
 def pinned(terms: list[Any], **owner: Any) -> Any:
     pod = owned(**({"apiVersion": "apps.kruise.io/v1alpha1"} | owner))
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    pod["spec"]["affinity"] = {"nodeAffinity": required}
+    pod["spec"] |= affine(*terms)
     return pod
 
 
@@ -116,13 +105,8 @@ def test_bound_or_pinned_pod_is_not_placed(pod: Any, expected: str) -> None:
 
 @pytest.mark.parametrize(
     "replaced",
-    [
-        {"controller": False},
-        {"controller": None},
-        {"kind": "ReplicaSet"},
-        {"apiVersion": "x.io/v1"},
-    ],
-    ids=["not the controller", "controller unset", "another kind", "another group"],
+    [{"controller": False}, {"kind": "ReplicaSet"}, {"apiVersion": "x.io/v1"}],
+    ids=["not the controller", "another kind", "another group"],
 )
 def test_owners_other_than_a_daemon_set_are_ignored(replaced: Any) -> None:
     assert mutate(owned(**replaced)).edits == (EDGE_NODES,)

@@ -10,6 +10,8 @@ from holdfast.webhook.framework.json_patch import patch
 from holdfast.webhook.framework.plugin import Code
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins import placement
+from holdfast.webhook.plugins.placement_rules import NodeRequirement, Rule, RuleBook, When
+from tests.support.builders import make_pod
 from tests.support.config_cases import rule
 from tests.support.fakes import apply_patch
 from tests.support.generated import affinities, rule_parts
@@ -93,3 +95,35 @@ def test_release_and_creation_write_the_same_edits(
 
     assert list(at_creation) == list(at_release)
     assert mutate(pod, late_rule).edits == ()
+
+
+WORDS = st.sampled_from(["a", "b", "c", ""])
+KEYS = st.sampled_from(["type", "kind"])
+VALUES = st.fixed_dictionaries({}, optional={"equals": WORDS}) | st.fixed_dictionaries(
+    {}, optional={"one_of": st.lists(WORDS, min_size=1, max_size=3).map(tuple)}
+)
+WHENS = st.builds(
+    lambda field, key, value, namespaces: When(**{field: key}, **value, namespaces=namespaces),
+    st.sampled_from(["annotation", "label"]),
+    KEYS,
+    VALUES,
+    st.none() | st.lists(st.sampled_from(["x", "y"]), min_size=1, max_size=2).map(tuple),
+)
+REQUIRE = (NodeRequirement(key="k", operator="Exists"),)
+RULES = st.lists(WHENS, max_size=8).map(
+    lambda whens: [
+        Rule(name=f"rule-{number}", when=when, require=REQUIRE) for number, when in enumerate(whens)
+    ]
+)
+ENTRIES = st.dictionaries(KEYS, WORDS, max_size=2)
+
+
+@given(RULES, ENTRIES, ENTRIES, st.sampled_from(["", "x", "z"]))
+def test_matching_rules_are_found_in_order(
+    rules: list[Rule], annotations: dict[str, str], labels: dict[str, str], namespace: str
+) -> None:
+    """A rule book finds the same rules as checking each one would."""
+    pod = Pod.of(make_pod(annotations, labels=labels))
+
+    expected = [rule for rule in rules if rule.when.matches(pod, namespace)]
+    assert RuleBook(rules).matching(pod, namespace) == expected

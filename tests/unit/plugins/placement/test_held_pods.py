@@ -5,10 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.framework.plugin import Code, Result
-from holdfast.webhook.model.edits import (
-    Edit,
-    SelectNodes,
-)
+from holdfast.webhook.model.edits import Edit, SelectNodes
 from holdfast.webhook.model.objects import Pod
 from tests.support.config_cases import SPACE
 from tests.unit.plugins.placement.placed import (
@@ -53,23 +50,16 @@ def test_contradiction_of_a_deferred_rule_is_reported_at_creation() -> None:
     assert Result(Code.SUCCESS, LATE_EDITS, "", [text]) == release(pod, LATE)
 
 
+ELSEWHERE = {"annotation": "type", "exists": True, "namespaces": ["other"]}
+
+
 @pytest.mark.parametrize(
     ("pod", "rules", "expected"),
     [
         pytest.param(gated(), [SPACE, LATE], LATE_EDITS, id="only the deferred rule"),
         pytest.param(gated(), [SPACE], None, id="no deferred rule"),
-        pytest.param(
-            gated(annotations={"type": "ground"}),
-            [LATE],
-            None,
-            id="rule no longer matches",
-        ),
-        pytest.param(
-            gated(),
-            [LATE | {"when": {"annotation": "type", "exists": True, "namespaces": ["other"]}}],
-            None,
-            id="another namespace",
-        ),
+        pytest.param(gated(annotations={"type": "ground"}), [LATE], None, id="no longer matches"),
+        pytest.param(gated(), [LATE | {"when": ELSEWHERE}], None, id="another namespace"),
         pytest.param(gated(nodeName="n1"), [LATE], None, id="bound"),
     ],
 )
