@@ -10,11 +10,11 @@ from holdfast.webhook.config import config
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
-from holdfast.webhook.framework.plugin import Plugin
+from holdfast.webhook.framework.plugin import Context, Plugin, Result
 from holdfast.webhook.framework.profiles import Profiles
 from holdfast.webhook.framework.runner import Observe, Runner
-from holdfast.webhook.model import review
 from holdfast.webhook.model.objects import Pod
+from holdfast.webhook.model.review import PodReview, parse
 from holdfast.webhook.plugins.delay import Delay, DelayArgs
 from holdfast.webhook.runtime import pipelines
 
@@ -26,6 +26,8 @@ SECOND, MINUTE, HOUR = 1_000, 60_000, 3_600_000
 UID = "4f2b6f0e-98a7-4d4e-8f32-0a9d3a1b2c3d"
 GATE = "holdfast.dev/delay"
 HEAD = "apiVersion: holdfast.dev/v1beta1\nkind: HoldfastConfiguration\n"
+DEPLOYMENT = {"group": "apps", "version": "v1", "kind": "Deployment"}
+VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
 
 
 def instant(milliseconds: int) -> str:
@@ -72,6 +74,14 @@ def make_pod(
     return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
 
 
+def make_workload(
+    annotations: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
+) -> Document:
+    """Make a workload with annotations of its own, and of its template."""
+    spec = {"template": {"metadata": {"annotations": dict(template or {})}}}
+    return {"metadata": {"name": "w", "annotations": dict(annotations or {})}, "spec": spec}
+
+
 def held(annotations: Mapping[str, str] | None = None, **fields: Any) -> Document:
     """Make a pod with our gate."""
     return make_pod(annotations, gates=fields.pop("gates", [GATE]), **fields)
@@ -106,8 +116,21 @@ def body(pod: Any = None, **fields: Any) -> bytes:
     return json.dumps(make_review(pod, **fields)).encode()
 
 
-def read_review(pod: Any = None, **fields: Any) -> review.PodReview:
-    return review.parse(body(pod, **fields))
+def read_review(pod: Any = None, **fields: Any) -> PodReview:
+    return parse(body(pod, **fields))
+
+
+def call(plugin: Plugin, point: str, pod: Any, now_ms: int = CREATED_MS, **fields: Any) -> Result:
+    """Call `mutate` or `validate` of a plugin with a review of a pod or a workload."""
+    review = read_review(pod, **fields)
+    result: Result = getattr(plugin, point)(review.pod, Context(review, "*", now_ms))
+    return result
+
+
+def handle_with(**connections: Any) -> Handle:
+    handle = Handle()
+    handle.connect(**connections)
+    return handle
 
 
 class Measured:

@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from tests.support.builders import make_pod, make_review
+from tests.support.matching import required_affinity
 
 Make = Callable[[int], Any]
 
@@ -33,8 +34,7 @@ def described(**metadata: Any) -> Any:
 
 
 def affine(*terms: Any) -> Any:
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": [*terms]}}
-    return specified(affinity={"nodeAffinity": required})
+    return specified(affinity=required_affinity(*terms))
 
 
 def zone(*values: str, operator: str = "In") -> Any:

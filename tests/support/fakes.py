@@ -498,6 +498,16 @@ def raising(error: Exception) -> Callable[[], None]:
     return act
 
 
+def failing(*paths: str, status: int = 404, reason: str = "") -> Callable[[str, str], None]:
+    """Make an `on_request` that fails requests of these paths; by default as a proxy does."""
+
+    def act(_method: str, path: str) -> None:
+        if path in paths:
+            raise status_error(status, reason=reason)
+
+    return act
+
+
 def status_error(
     status: int, *, retry_after: float | None = None, reason: str = ""
 ) -> ApiStatusError:

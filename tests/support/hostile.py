@@ -9,7 +9,6 @@ from collections.abc import Callable
 from functools import cache
 from typing import Any, TypeVar
 
-from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.server.app import create_app
@@ -17,7 +16,7 @@ from holdfast.webhook.server.handler import JSON, AdmissionHandler, HttpResponse
 from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.telemetry.logs import Json, OneLine
 from holdfast.webhook.telemetry.metrics import ServerMetrics
-from tests.support.builders import CREATED_MS, make_pipeline
+from tests.support.builders import CREATED_MS, handle_with, make_pipeline
 from tests.support.fakes import FakeLookup, apply_patch
 from tests.support.vm_builders import make_vm, make_vmi
 
@@ -69,9 +68,7 @@ class Server:
         self.metrics = ServerMetrics()
         self.lookup = FakeLookup()
         self.annotate_vm({})
-        handle = Handle()
-        handle.connect(lookup=self.lookup)
-        observe = self.metrics.observe_plugin
+        observe, handle = self.metrics.observe_plugin, handle_with(lookup=self.lookup)
         self.pipeline = make_pipeline(CONFIGURATION, observe=observe, handle=handle)
         handler = AdmissionHandler(
             self.pipeline, self.metrics, conditions="", now_ms=lambda: CREATED_MS

@@ -1,5 +1,6 @@
 """A kubeconfig, and checks of the messages about a wrong one."""
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,15 @@ RIGHT: dict[str, Any] = {
 
 _NAMED = ("credential plugin ", "tokenFile ")
 """How messages start that name what the kubeconfig refers to."""
+
+
+def write_kubeconfig(path: Path, server: str = "", **changes: Any) -> Path:
+    """Write a kubeconfig, by default `RIGHT`, with another server or other fields."""
+    if server:
+        changes["clusters"] = [{"name": "c", "cluster": {"server": server}}]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(RIGHT | changes))
+    return path
 
 
 def complaint(file: Path, content: bytes) -> str:

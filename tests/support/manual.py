@@ -16,6 +16,12 @@ class ThreadPool(threads.ThreadPool):
     def submit(self, job: Callable[[], None]) -> None:
         self.jobs.append(job)
 
+    def run(self) -> None:
+        """Run the jobs, but not those that they submit."""
+        jobs, self.jobs = self.jobs, []
+        for job in jobs:
+            job()
+
 
 class RecordingCondition(threading.Condition):
     """Records the timeout of each wait, and does not wait."""

@@ -18,6 +18,10 @@ def make_node(name: str, labels: Mapping[str, str]) -> dict[str, Any]:
     return {"metadata": {"name": name, "labels": dict(labels)}}
 
 
+def required_affinity(*terms: Object) -> dict[str, Any]:
+    return {"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": list(terms)}}}
+
+
 def admits(pod: Object, node: Object) -> bool:
     """Return whether the pod's nodeSelector and required node affinity permit the node."""
     labels = node["metadata"]["labels"]

@@ -42,6 +42,7 @@ from tests.support.builders import (
     read_review,
 )
 from tests.support.kubeconfigs import RIGHT
+from tests.support.matching import required_affinity
 from tests.support.vm_builders import make_launcher, make_vm
 
 _VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
@@ -403,13 +404,8 @@ def _explained(
 
 def _required(pod: dict[str, Any]) -> dict[str, Any]:
     pod["spec"]["nodeSelector"] = {"kubernetes.io/role": "core"}
-    term = {
-        "matchExpressions": [{"key": "kubernetes.io/role", "operator": "In", "values": ["edge"]}]
-    }
-    required = {"nodeSelectorTerms": [term]}
-    pod["spec"]["affinity"] = {
-        "nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}
-    }
+    edge = {"key": "kubernetes.io/role", "operator": "In", "values": ["edge"]}
+    pod["spec"]["affinity"] = required_affinity({"matchExpressions": [edge]})
     return pod
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from holdfast.webhook.model import kubevirt
 from tests.support.builders import Document, make_pod
+from tests.support.matching import required_affinity
 
 VM_UID, VMI_UID = "0f0f0f0f-vm", "1e1e1e1e-vmi"
 LAUNCHER_LABELS = {"kubevirt.io": "virt-launcher", "kubevirt.io/created-by": VMI_UID}
@@ -44,6 +45,8 @@ def make_vmi(
     phase: str = "Pending",
     node: str = "",
 ) -> Document:
+    if owners is None:
+        owners = [owner_of(kubevirt.VM, name, VM_UID)]
     return {
         "apiVersion": "kubevirt.io/v1",
         "kind": kubevirt.VMI,
@@ -51,9 +54,7 @@ def make_vmi(
             "name": name,
             "namespace": namespace,
             "uid": uid,
-            "ownerReferences": [owner_of(kubevirt.VM, name, VM_UID)]
-            if owners is None
-            else list(owners),
+            "ownerReferences": list(owners),
         },
         "status": {"phase": phase, **({"nodeName": node} if node else {})},
     }
@@ -64,20 +65,6 @@ def make_launcher(annotations: Mapping[str, str] | None = None, **fields: Any) -
     fields.setdefault("owners", [owner_of(kubevirt.VMI, "vm", VMI_UID)])
     fields["labels"] = {**LAUNCHER_LABELS, **fields.pop("labels", {})}
     pod = make_pod(annotations or {}, name=fields.pop("name", "virt-launcher-vm-abcde"), **fields)
-    pod["spec"]["affinity"] = {
-        "nodeAffinity": {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [
-                    {
-                        "matchExpressions": [
-                            {
-                                "key": "node-labeller.kubevirt.io/obsolete-host-model",
-                                "operator": "DoesNotExist",
-                            }
-                        ]
-                    }
-                ]
-            }
-        }
-    }
+    obsolete = {"key": "node-labeller.kubevirt.io/obsolete-host-model", "operator": "DoesNotExist"}
+    pod["spec"]["affinity"] = required_affinity({"matchExpressions": [obsolete]})
     return pod

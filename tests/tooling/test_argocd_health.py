@@ -27,11 +27,8 @@ DONE = {"observedGeneration": 2, "replicas": 2, "updatedReplicas": 2, "available
 def lua(value: Any) -> str:
     """Return a JSON value as Lua."""
     if isinstance(value, dict):
-        return (
-            "{"
-            + ", ".join(f"[{json.dumps(key)}] = {lua(item)}" for key, item in value.items())
-            + "}"
-        )
+        fields = (f"[{json.dumps(key)}] = {lua(item)}" for key, item in value.items())
+        return "{" + ", ".join(fields) + "}"
     if isinstance(value, list):
         return "{" + ", ".join(map(lua, value)) + "}"
     return json.dumps(value)

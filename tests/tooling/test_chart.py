@@ -52,6 +52,11 @@ def of_kind(objects: list[Object], kind: str) -> list[Object]:
     return [document for document in objects if document["kind"] == kind]
 
 
+def pod_of(deployment: Object) -> Object:
+    pod: Object = deployment["spec"]["template"]["spec"]
+    return pod
+
+
 def by_name(entry: Object) -> str:
     return str(entry["name"])
 
@@ -67,13 +72,11 @@ def comparable(objects: list[Object]) -> dict[str, Any]:
             document["metadata"].pop("annotations", None)
             document["data"] = {key: yaml.safe_load(text) for key, text in document["data"].items()}
         if kind == "Deployment":
-            template = document["spec"]["template"]
-            template["spec"]["volumes"].sort(key=by_name)  # kustomize puts added ones first
-            (config, *_) = (
-                volume for volume in template["spec"]["volumes"] if volume["name"] == "config"
-            )
+            pod = pod_of(document)
+            pod["volumes"].sort(key=by_name)  # kustomize puts added ones first
+            (config, *_) = (volume for volume in pod["volumes"] if volume["name"] == "config")
             config["configMap"]["name"] = "holdfast-config"
-            for container in template["spec"]["containers"]:
+            for container in pod["containers"]:
                 assert container.pop("imagePullPolicy", IMAGE_POLICY) == IMAGE_POLICY
                 container["env"] = container.get("env") or []
                 for field in ("ports", "volumeMounts"):
@@ -103,10 +106,7 @@ SETTINGS = [
     ),
     pytest.param(
         ALL,
-        [
-            *("kubevirt", "high-availability", "cert-manager", "monitoring", "client-ca"),
-            "call-last",
-        ],
+        ["kubevirt", "high-availability", "cert-manager", "monitoring", "client-ca", "call-last"],
         {},
         id="all",
     ),
@@ -221,9 +221,9 @@ def test_cluster_settings_are_rendered(tmp_path: Path) -> None:
         "guard": {"enabled": False},
     }
     objects = comparable(rendered(tmp_path, values))
-    webhook = objects["Deployment holdfast-webhook"]["spec"]
-    pod = webhook["template"]["spec"]
-    assert webhook["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
+    webhook = objects["Deployment holdfast-webhook"]
+    pod = pod_of(webhook)
+    assert webhook["spec"]["strategy"]["rollingUpdate"] == {"maxSurge": 0, "maxUnavailable": 1}
     assert (pod["hostNetwork"], pod["dnsPolicy"]) == (True, "ClusterFirstWithHostNet")
     assert pod["securityContext"] == {
         "runAsNonRoot": True,
@@ -261,12 +261,10 @@ def test_every_configuration_has_its_own_config_map(tmp_path: Path) -> None:
         (config_map,) = of_kind(objects, "ConfigMap")
         assert config_map["metadata"]["annotations"] == {"helm.sh/resource-policy": "keep"}
         name = config_map["metadata"]["name"]
-        pods = [app["spec"]["template"]["spec"] for app in of_kind(objects, "Deployment")]
+        pods = map(pod_of, of_kind(objects, "Deployment"))
         volumes = [volume for pod in pods for volume in pod["volumes"]]
-        config_maps = [
-            volume["configMap"]["name"] for volume in volumes if volume["name"] == "config"
-        ]
-        assert (config_maps, name.startswith("holdfast-config-")) == ([name] * 2, True)
+        maps = [volume["configMap"]["name"] for volume in volumes if volume["name"] == "config"]
+        assert (maps, name.startswith("holdfast-config-")) == ([name] * 2, True)
         names.add(name)
     assert len(names) == 2
 
@@ -301,9 +299,7 @@ def test_helm_accepts_the_arguments_of_a_third_party_plugin(tmp_path: Path) -> N
 def test_status_port_is_passed_to_the_controller(tmp_path: Path) -> None:
     default_objects = comparable(rendered(tmp_path, {}))
     objects = comparable(rendered(tmp_path, {"statusPort": 8082}))
-    (container,) = objects["Deployment holdfast-controller"]["spec"]["template"]["spec"][
-        "containers"
-    ]
+    (container,) = pod_of(objects["Deployment holdfast-controller"])["containers"]
     container["args"].remove("--status-port=8082")
     assert objects == default_objects
 
@@ -327,7 +323,7 @@ def test_image_values_override_the_digest_of_a_released_chart(
     packed = str(tmp_path / f"holdfast-{VERSION}.tgz")
     result = helm("template", packed, "--values", str(file))
     objects = [document for document in yaml.safe_load_all(result.stdout) if document]
-    pods = [app["spec"]["template"]["spec"] for app in of_kind(objects, "Deployment")]
+    pods = map(pod_of, of_kind(objects, "Deployment"))
     assert [pod["containers"][0]["image"] for pod in pods] == [f"example.com/holdfast{image}"] * 2
 
 

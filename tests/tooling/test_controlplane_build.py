@@ -110,9 +110,8 @@ def test_incomplete_build_is_rebuilt(empty_cache: Path, tmp_path: Path, lost: st
     fill(folder, modules)
     (folder / lost).unlink()
     assert not is_complete(folder, modules)
-    with pytest.raises(
-        ControlPlaneError, match=r"no Go 1\.26 or newer on the PATH, and pip cannot"
-    ):
+    message = r"no Go 1\.26 or newer on the PATH, and pip cannot"
+    with pytest.raises(ControlPlaneError, match=message):
         ensure(lambda _: None, modules)
 
 

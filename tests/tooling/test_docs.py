@@ -151,16 +151,11 @@ def test_documented_loggers_match_the_code() -> None:
 
 
 def test_guard_message_matches_the_how_to() -> None:
-    policy = make_policy()
-    page = read("how-to/guard.md")
-    parts = re.findall(r"'([^'\\]*)'", policy.replace("\\'", "\0"))
+    policy, page = pod_policies.policies(make_profiles())[0], read("how-to/guard.md")
+    message = str(policy["spec"]["validations"][0]["messageExpression"])
+    parts = re.findall(r"'([^'\\]*)'", message.replace("\\'", "\0"))
     assert len(parts) > 5
     assert [part for part in parts if part.replace("\0", "'") not in page] == []
-
-
-def make_policy() -> str:
-    policy = pod_policies.policies(make_profiles())[0]
-    return str(policy["spec"]["validations"][0]["messageExpression"])
 
 
 # --- all pages ---------------------------------------------------------------------------------

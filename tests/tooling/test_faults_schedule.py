@@ -7,14 +7,9 @@ from tests.faults.scenario import Fault
 from tests.faults.schedule import Schedule
 from tests.faults.table import FAULTS
 
-LONG, SHORT, QUIET = (
-    replace(FAULTS[0], name=name, minutes=minutes, alone=alone)
-    for name, minutes, alone in (
-        ("long", 15.0, False),
-        ("short", 1.0, False),
-        ("quiet", 30.0, True),
-    )
-)
+LONG = replace(FAULTS[0], name="long", minutes=15.0, alone=False)
+SHORT = replace(FAULTS[0], name="short", minutes=1.0, alone=False)
+QUIET = replace(FAULTS[0], name="quiet", minutes=30.0, alone=True)
 
 
 def test_row_that_runs_alone_waits_for_other_lanes() -> None:

@@ -109,9 +109,8 @@ def test_documented_command_sets_the_base_of_all_runbooks(tmp_path: Path) -> Non
 
 def test_dashboard_filters_by_cluster_and_namespace() -> None:
     dashboard = json.loads((FOLDER / "dashboard.json").read_text())
-    assert {"cluster", "namespace"} <= {
-        variable["name"] for variable in dashboard["templating"]["list"]
-    }
+    variables = {variable["name"] for variable in dashboard["templating"]["list"]}
+    assert {"cluster", "namespace"} <= variables
     filter_pattern = r'\{cluster=~"\$cluster", namespace=~"\$namespace"'
     for panel in panels():
         for target in panel["targets"]:

@@ -93,10 +93,8 @@ def test_krew_accepts_the_manifest(tmp_path: Path) -> None:
     command = [str(validator), "-manifest", str(file), "-skip-install"]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert process.returncode == 0, process.stderr
-    (spec,) = {
-        platform["sha256"] for platform in yaml.safe_load(file.read_text())["spec"]["platforms"]
-    }
-    assert spec == "a" * 64
+    platforms = yaml.safe_load(file.read_text())["spec"]["platforms"]
+    assert {platform["sha256"] for platform in platforms} == {"a" * 64}
 
 
 def run_pyz(folder: Path, **files: str) -> subprocess.CompletedProcess[str]:

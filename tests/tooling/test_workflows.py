@@ -17,11 +17,8 @@ WORKFLOWS = sorted((ROOT / ".github" / "workflows").glob("*.yml"))
 
 
 def test_workflows_pass_actionlint() -> None:
-    command = [
-        str(build.ensure(modules=ACTIONLINT) / "actionlint"),
-        "-shellcheck=",
-        *map(str, WORKFLOWS),
-    ]
+    program = str(build.ensure(modules=ACTIONLINT) / "actionlint")
+    command = [program, "-shellcheck=", *map(str, WORKFLOWS)]
     process = subprocess.run(command, capture_output=True, text=True, check=False)
     assert (process.returncode, process.stdout) == (0, "")
 

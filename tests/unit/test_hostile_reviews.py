@@ -11,6 +11,7 @@ from holdfast.webhook.config.config import DEFAULT_PLUGINS
 from holdfast.webhook.model import kubevirt
 from tests.support.builders import body, make_pod, make_review
 from tests.support.hostile import EVIL, PATHS, Server, check, check_document
+from tests.support.matching import required_affinity
 from tests.support.mistakes import with_mistakes
 from tests.support.vm_builders import make_launcher
 
@@ -75,8 +76,7 @@ def pods(draw: st.DrawFn) -> Any:
     pod["metadata"]["ownerReferences"] = draw(st.lists(st.sampled_from(OWNERS), max_size=2))
     terms = draw(st.none() | st.lists(st.sampled_from(TERMS), max_size=3))
     if terms is not None:
-        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-        pod["spec"]["affinity"] = {"nodeAffinity": required}
+        pod["spec"]["affinity"] = required_affinity(*terms)
     return pod
 
 
@@ -164,8 +164,7 @@ def test_response_does_not_depend_on_earlier_requests(path: str, reviews: list[A
     shared_server = Server()
     results = [check_document(path, review, shared_server) for review in reviews]
 
-    new_server = Server()
-    assert results[-1] == check_document(path, reviews[-1], new_server)
+    assert results[-1] == check_document(path, reviews[-1], Server())
 
 
 @FEW
@@ -214,15 +213,11 @@ def test_blocking_review_is_answered_from_the_pool(path: str) -> None:
 
 # --- single cases ------------------------------------------------------------------------------
 
+DELAYED = make_pod({"delay": "15"})
+
 
 def text(review: Any = None) -> str:
-    return json.dumps(review or make_review(make_pod({"delay": "15"})))
-
-
-def within(**request: Any) -> bytes:
-    review = make_review(make_pod({"delay": "15"}))
-    review["request"] |= request
-    return json.dumps(review).encode()
+    return json.dumps(review or make_review(DELAYED))
 
 
 INVALID = [
@@ -239,9 +234,11 @@ INVALID = [
     pytest.param(text().encode().replace(b"15", b"\xed\xa0\x80"), id="a lone surrogate"),
     pytest.param(b"\xef\xbb\xbf" + text().encode(), id="a byte order mark"),
     pytest.param(text().replace("AdmissionReview", "Pod").encode(), id="another kind"),
-    pytest.param(within(operation="DELETE", object=None), id="a deletion"),
-    pytest.param(within(operation="create"), id="an unknown operation"),
-    pytest.param(within(kind={"group": "x", "version": "v1", "kind": EVIL}), id="an unknown kind"),
+    pytest.param(body(DELAYED, operation="DELETE", object=None), id="a deletion"),
+    pytest.param(body(DELAYED, operation="create"), id="an unknown operation"),
+    pytest.param(
+        body(DELAYED, kind={"group": "x", "version": "v1", "kind": EVIL}), id="an unknown kind"
+    ),
 ]
 
 
@@ -287,26 +284,17 @@ def test_huge_values_are_answered_with_short_messages(
         pod["spec"] |= {"schedulingGates": [{"name": "holdfast.dev/delay"}]}
         pod["spec"]["nodeSelector"] = {"role": "edge"}
         requirements = [{"key": "disk", "operator": "Exists"}, {"key": "rack", **NOT_THERE}]
-        required = {
-            "requiredDuringSchedulingIgnoredDuringExecution": {
-                "nodeSelectorTerms": [{"matchExpressions": requirements}]
-            }
-        }
-        pod["spec"]["affinity"] = {"nodeAffinity": required}
+        pod["spec"]["affinity"] = required_affinity({"matchExpressions": requirements})
     response = check(path, body(pod))
 
     assert response is not None
     assert response["allowed"] == allowed
 
 
-@pytest.mark.parametrize(
-    "where",
-    [{"name": "n" * 2**20}, {"namespace": "n" * 2**20}, {"uid": "n" * 2**20}],
-    ids=["name", "namespace", "uid"],
-)
-def test_log_truncates_names(where: Any) -> None:
+@pytest.mark.parametrize("field", ["name", "namespace", "uid"])
+def test_log_truncates_names(field: str) -> None:
     for path in PATHS:
-        check(path, body(make_pod({"delay": "soon"}), **where))
+        check(path, body(make_pod({"delay": "soon"}), **{field: "n" * 2**20}))
 
 
 @pytest.mark.parametrize("character", ["\x00", "\U0001f600", "\\", '"', "\u202e"], ids=ascii)

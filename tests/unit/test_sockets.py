@@ -3,6 +3,7 @@
 import errno
 import os
 import socket
+from typing import Any
 
 import pytest
 
@@ -55,14 +56,10 @@ def listen_with_reserved_port(host: str, other: str) -> tuple[socket.socket, soc
 def failing_ipv6(code: int) -> sockets.Create:
     """Return a factory for sockets that fails with `code` for IPv6."""
 
-    def create(
-        address: tuple[str, int], *, family: int, backlog: int, dualstack_ipv6: bool
-    ) -> socket.socket:
+    def create(address: tuple[str, int], *, family: int, **options: Any) -> socket.socket:
         if family == socket.AF_INET6:
             raise OSError(code, os.strerror(code))
-        return socket.create_server(
-            address, family=family, backlog=backlog, dualstack_ipv6=dualstack_ipv6
-        )
+        return socket.create_server(address, family=family, **options)
 
     return create
 

@@ -55,10 +55,12 @@ def test_jobs_run_concurrently_up_to_the_pool_size(pool: ThreadPool) -> None:
     assert jobs.begun.acquire(timeout=TIMEOUT)
 
 
-def test_idle_thread_is_reused_before_another_starts(pool: ThreadPool) -> None:
+def test_idle_daemon_thread_is_reused_before_another_starts(pool: ThreadPool) -> None:
     names = set()
     for _ in range(20):
-        names.add(run_job(pool).name)
+        thread = run_job(pool)
+        assert thread.daemon
+        names.add(thread.name)
         while not pool._idle:  # the job is over, its thread not yet idle
             pass
     assert names == {"test-pool_0"}
@@ -80,10 +82,6 @@ def test_closed_pool_rejects_jobs_and_drops_queued_ones(pool: ThreadPool) -> Non
         thread.join(TIMEOUT)
     assert not any(thread.is_alive() for thread in threads)
     assert dropped.names == []
-
-
-def test_pool_threads_are_daemons(pool: ThreadPool) -> None:
-    assert run_job(pool).daemon
 
 
 def test_workers_run_until_the_block_exits() -> None:

@@ -1,4 +1,6 @@
-"""Find a command by its name."""
+"""Find a command by its name, and write a file for one."""
+
+from pathlib import Path
 
 import click
 
@@ -9,3 +11,10 @@ def command(name: str) -> click.Command:
     cmd = main.cli.get_command(click.Context(main.cli), name)
     assert cmd is not None
     return cmd
+
+
+def written(folder: Path, text: str) -> str:
+    """Write a file, and return its path."""
+    file = folder / "file.yaml"
+    file.write_text(text)
+    return str(file)

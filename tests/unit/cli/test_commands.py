@@ -117,16 +117,12 @@ def test_option_requires_another_option(arguments: str, message: str) -> None:
 
 
 @pytest.mark.parametrize("path", LEAVES, ids="-".join)
-def test_help_follows_kubectl_wording(path: tuple[str, ...]) -> None:
+def test_command_has_every_global_flag_and_help_in_kubectl_wording(path: tuple[str, ...]) -> None:
     result = CliRunner().invoke(main.cli, [*path, "--help"])
     assert result.exit_code == 0
     assert JARGON.findall(result.stdout) == []
     assert 'Use "holdfast options"' in result.stdout
     assert "--exit-with-stdin" not in result.stdout
-
-
-@pytest.mark.parametrize("path", LEAVES, ids="-".join)
-def test_every_command_accepts_every_global_flag(path: tuple[str, ...]) -> None:
     cmd = command(path[0])
     if isinstance(cmd, click.Group):
         cmd = cmd.commands[path[1]] if len(path) > 1 else cmd

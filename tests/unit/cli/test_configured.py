@@ -10,6 +10,7 @@ from holdfast.webhook.errors import ConfigurationError
 from tests.support.builders import HEAD, held, make_pod
 from tests.support.fakes import NAMESPACES
 from tests.support.served import ServedApi
+from tests.unit.cli.commands import written
 
 DEPLOYMENT = "/apis/apps/v1/namespaces/holdfast-system/deployments/holdfast-webhook"
 CONFIG_MAP = "/api/v1/namespaces/holdfast-system/configmaps/holdfast-config-7k"
@@ -41,15 +42,14 @@ def test_config_file_that_differs_from_installed_is_noted(
     cluster: ServedApi, tmp_path: Path
 ) -> None:
     install(cluster, OTHER_KEY)
-    file = tmp_path / "holdfast.yaml"
-    file.write_text(HEAD)
-    stderr = cluster.run("list", "--config", str(file)).stderr
+    file = written(tmp_path, HEAD)
+    stderr = cluster.run("list", "--config", file).stderr
     assert stderr.startswith(
         f"note: {file} differs from the installed configuration, "
         "ConfigMap holdfast-system/holdfast-config-7k\n"
     )
-    file.write_text(f"# the same\n{OTHER_KEY}")
-    assert "note" not in cluster.run("list", "--config", str(file)).stderr
+    written(tmp_path, f"# the same\n{OTHER_KEY}")
+    assert "note" not in cluster.run("list", "--config", file).stderr
 
 
 def test_defaults_apply_without_an_installation(cluster: ServedApi) -> None:
@@ -68,9 +68,8 @@ def test_fallback_to_defaults_is_noted_once(path: str, cluster: ServedApi, tmp_p
     )
     assert stderr.count(f"{note}\n") == 1
     assert f"{note}: HTTP 403: " in cluster.run("list", "-v=1").stderr
-    file = tmp_path / "holdfast.yaml"
-    file.write_text(HEAD)
-    assert "note" not in cluster.run("list", "--config", str(file)).stderr
+    file = written(tmp_path, HEAD)
+    assert "note" not in cluster.run("list", "--config", file).stderr
     cluster.api.put_pod(POD)
     result = cluster.run("release", "web-0")
     assert result.stdout == "pod default/web-0 released\n"
@@ -98,13 +97,11 @@ def test_missing_file_is_an_error(cluster: ServedApi, tmp_path: Path) -> None:
 
 def test_preview_uses_the_installed_configuration(cluster: ServedApi, tmp_path: Path) -> None:
     install(cluster, OTHER_KEY)
-    file = tmp_path / "pod.yaml"
-    file.write_text("{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {wait: soon}}}")
-    assert (
-        'annotation wait: invalid value "soon"'
-        in cluster.run("preview", "-f", str(file), code=1).stdout
-    )
-    stderr = cluster.run("preview", "-f", str(file), "--cluster", "gone").stderr
+    pod = "{apiVersion: v1, kind: Pod, metadata: {name: a, annotations: {wait: soon}}}"
+    file = written(tmp_path, pod)
+    stdout = cluster.run("preview", "-f", file, code=1).stdout
+    assert 'annotation wait: invalid value "soon"' in stdout
+    stderr = cluster.run("preview", "-f", file, "--cluster", "gone").stderr
     assert stderr.startswith("note: the installed configuration cannot be used (http://127.0.0.1:1")
 
 
@@ -115,11 +112,10 @@ def test_preview_notes_unselected_namespace(cluster: ServedApi, tmp_path: Path) 
     pods = [{"apiVersion": "v1", "kind": "Pod", **make_pod({"delay": "15"})}, {**make_pod()}]
     for number, pod in enumerate(pods):
         pod["metadata"] |= {"name": f"{number}", "namespace": ""}
-    file = tmp_path / "pods.json"
-    file.write_text(json.dumps({"kind": "List", "items": pods}))
+    file = written(tmp_path, json.dumps({"kind": "List", "items": pods}))
 
     def shown(namespace: str) -> str:
-        return cluster.run("preview", "-n", namespace, "-f", str(file)).stdout
+        return cluster.run("preview", "-n", namespace, "-f", file).stdout
 
     reason = "not sent to Holdfast: namespace other does not match admission.namespaceSelector\n"
     assert "not sent" not in shown("shop")

@@ -1,21 +1,19 @@
 """Metrics of a controller at startup."""
 
-import json
 import subprocess
 import sys
 import time
 from pathlib import Path
 from urllib.request import urlopen
 
-from tests.support.kubeconfigs import RIGHT
+from tests.support.kubeconfigs import write_kubeconfig
 
 PERMITS = "holdfast_plugin_execution_duration_seconds_count"
 
 
 def test_new_controller_without_certificates_exports_initial_metrics(tmp_path: Path) -> None:
-    file, ready_file = tmp_path / "config", tmp_path / "ready"
-    clusters = [{"name": "c", "cluster": {"server": "http://127.0.0.1:1"}}]  # nothing listens
-    file.write_text(json.dumps({**RIGHT, "clusters": clusters}))
+    ready_file = tmp_path / "ready"
+    file = write_kubeconfig(tmp_path / "config", "http://127.0.0.1:1")  # nothing listens
     options = ["--health-port=0", f"--ready-file={ready_file}", "--exit-with-stdin"]
     command = [sys.executable, "-m", "holdfast.webhook", "controller", f"--kubeconfig={file}"]
     with subprocess.Popen(

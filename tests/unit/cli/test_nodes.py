@@ -11,7 +11,7 @@ from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.report.pod_status import NodeState
 from tests.support.builders import make_pod
-from tests.support.fakes import FakeApi, raising, status_error
+from tests.support.fakes import FakeApi, failing, raising, status_error
 
 HOSTNAME = "kubernetes.io/hostname"
 CLAIM = "/api/v1/namespaces/default/persistentvolumeclaims/data"
@@ -81,12 +81,7 @@ def test_node_state_with_a_volume(volume: Any, expected: NodeState) -> None:
 
 def test_volume_without_read_permission() -> None:
     api = cluster()
-
-    def deny_claim(_method: str, path: str) -> None:
-        if path == CLAIM:
-            raise status_error(403)
-
-    api.on_request = deny_claim
+    api.on_request = failing(CLAIM, status=403)
     state = nodes.node_state(api, "node-1", on_host("host-1"), ["data"])
     assert state.problem == ""
     assert state.remarks == ("the volume of claim data cannot be read (HTTP 403: scripted)",)

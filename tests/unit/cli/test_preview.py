@@ -11,6 +11,7 @@ from holdfast.webhook.errors import ApiStatusError
 from tests.support.builders import Document, make_pod
 from tests.support.fakes import raising
 from tests.support.served import ServedApi
+from tests.unit.cli.commands import written
 
 WARNED = ['299 - "holdfast: unknown annotation \\"holdfast.dev/delai\\""', '299 - "second, too"']
 SHOWN = ['warning: holdfast: unknown annotation "holdfast.dev/delai"', "warning: second, too"]
@@ -24,9 +25,8 @@ DEPLOYMENT = {
 
 def server_dry_run(cluster: ServedApi, folder: Path, *documents: Document, code: int = 0) -> Result:
     cluster.api.created = lambda: 1_798_131_600.0
-    file = folder / "x.yaml"
-    file.write_text("\n---\n".join(map(json.dumps, documents)))
-    return cluster.run("preview", "--dry-run=server", "-f", str(file), code=code)
+    file = written(folder, "\n---\n".join(map(json.dumps, documents)))
+    return cluster.run("preview", "--dry-run=server", "-f", file, code=code)
 
 
 @pytest.mark.parametrize("document", [make_pod(), DEPLOYMENT], ids=["Pod", "Deployment"])
@@ -64,10 +64,9 @@ def _pod(name: str, **annotations: str) -> str:
 
 
 def test_warnings_fail_a_strict_preview(cluster: ServedApi, tmp_path: Path) -> None:
-    file = tmp_path / "pod.yaml"
-    file.write_text(_pod("a", delai="1h"))
-    assert "did you mean holdfast.dev/delay?" in cluster.run("preview", "-f", str(file)).stdout
-    result = cluster.run("preview", "--strict", "-f", str(file), code=1)
+    file = written(tmp_path, _pod("a", delai="1h"))
+    assert "did you mean holdfast.dev/delay?" in cluster.run("preview", "-f", file).stdout
+    result = cluster.run("preview", "--strict", "-f", file, code=1)
     assert result.stderr == "1 object with warnings; the reasons are above"
 
 
@@ -135,15 +134,14 @@ NO_CHANGE = "  delay: no change\n"
 
 
 def test_only_plugins_with_changes_are_shown(cluster: ServedApi, tmp_path: Path) -> None:
-    file = tmp_path / "pods.yaml"
     placed_pod = json.dumps(make_pod({"type": "space", "delay": "0"}))
-    file.write_text(f"{_pod('free')}\n---\n{placed_pod}")
-    stdout = cluster.run("preview", "-f", str(file)).stdout
+    file = written(tmp_path, f"{_pod('free')}\n---\n{placed_pod}")
+    stdout = cluster.run("preview", "-f", file).stdout
     assert f"Pod default/free: unchanged\n  no plugin changes it\n{file}: Pod" in stdout
     assert NO_CHANGE not in stdout
     assert stdout.count("no plugin changes it") == 1
     assert "  placement: requires nodes with" in stdout
-    assert NO_CHANGE in cluster.run("preview", "-v=1", "-f", str(file)).stdout
+    assert NO_CHANGE in cluster.run("preview", "-v=1", "-f", file).stdout
 
 
 JOBS = [

@@ -1,6 +1,5 @@
 """A signal ends a command during imports, while a library hangs, and during requests."""
 
-import json
 import signal
 import socket
 import subprocess
@@ -10,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.kubeconfigs import RIGHT
+from tests.support.kubeconfigs import write_kubeconfig
 
 TIMEOUT = 10.0
 """Seconds: a command may take three; the rest is margin for a busy machine."""
@@ -70,10 +69,7 @@ def kubeconfig(tmp_path: Path) -> Iterator[tuple[Path, socket.socket]]:
     """Create a kubeconfig of a server that accepts connections and never answers."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"http://127.0.0.1:{server.getsockname()[1]}"
-        clusters = [{"name": "c", "cluster": {"server": address}}]
-        file = tmp_path / "config"
-        file.write_text(json.dumps({**RIGHT, "clusters": clusters}))
-        yield file, server
+        yield write_kubeconfig(tmp_path / "config", address), server
 
 
 @BOTH

@@ -16,7 +16,8 @@ from tests.support.builders import GATE, held, make_pod
 from tests.support.config_cases import HEAD
 from tests.support.fakes import KUBEVIRT, NAMESPACES, status_error
 from tests.support.served import ServedApi
-from tests.support.vm_builders import make_launcher, owner_of
+from tests.support.vm_builders import make_launcher, make_vm, make_vmi, owner_of
+from tests.unit.cli.commands import written
 
 DEPLOYMENTS = "/apis/apps/v1/namespaces/default/deployments"
 SETS = "/apis/apps/v1/namespaces/default/replicasets"
@@ -170,9 +171,8 @@ def test_sticky_clear_fails_if_the_record_is_not_read(cluster: ServedApi, tmp_pa
         "Holdfast in this cluster does not read annotation holdfast.dev/sticky-node of VMs; "
         "give the cluster's configuration with --config"
     )
-    file = tmp_path / "holdfast.yaml"
-    file.write_text(f"{HEAD}profiles: [{{plugins: {{disabled: [{{name: sticky}}]}}}}]")
-    assert cluster.run("sticky", "clear", "db", "--config", str(file), code=1).stderr.endswith(
+    file = written(tmp_path, f"{HEAD}profiles: [{{plugins: {{disabled: [{{name: sticky}}]}}}}]")
+    assert cluster.run("sticky", "clear", "db", "--config", file, code=1).stderr.endswith(
         "VM default/db: the sticky plugin does not run for its pods in this configuration; "
         "give the cluster's configuration with --config"
     )
@@ -272,9 +272,8 @@ def test_workload_includes_only_pods_it_controls(kind: str, cluster: ServedApi) 
 
 @pytest.mark.parametrize("target", ["vm/db", "vmi/db"])
 def test_pods_of_a_vm(target: str, cluster: ServedApi) -> None:
-    cluster.api.put(f"{VMS}/db", {"metadata": {"uid": "uid-vm"}})
-    vm = [owner_of("VirtualMachine", "db", "uid-vm")]
-    vmi = {"metadata": {"uid": "uid-db", "ownerReferences": vm}}
+    cluster.api.put(f"{VMS}/db", make_vm(name="db"))
+    vmi = make_vmi(name="db", uid="uid-db")
     cluster.api.put(f"{KUBEVIRT}/namespaces/default/virtualmachineinstances/db", vmi)
     for name, uid in (("db", "uid-db"), ("other", "uid-other"), ("forged", "uid-forged")):
         owners = [owner_of(kubevirt.VMI, "other" if name == "other" else "db", uid)]
@@ -332,10 +331,7 @@ def test_dry_run_stores_nothing(arguments: str, mode: str, suffix: str, cluster:
     cluster.api.put(f"{NAMESPACES}/default", {})
     cluster.api.put(f"{NAMESPACES}/frozen", {"metadata": {"annotations": {FREEZE: "x"}}})
     cluster.api.put("/api/v1/nodes/node-1", {})
-    db = {
-        "metadata": {"namespace": "default", "annotations": {"holdfast.dev/sticky-node": "node-0"}}
-    }
-    cluster.api.put(f"{VMS}/db", db)
+    cluster.api.put(f"{VMS}/db", make_vm({"holdfast.dev/sticky-node": "node-0"}, name="db"))
     result = cluster.run(*arguments.split(), f"--dry-run={mode}")
     assert suffix in result.stdout
     if mode == "server":

@@ -16,7 +16,7 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.paths import api_path
 from holdfast.webhook.registration import configurations
 from tests.support.builders import Document, held, make_pod
-from tests.support.fakes import ANNOTATION_BYTES, FakeApi, raising, status_error
+from tests.support.fakes import ANNOTATION_BYTES, FakeApi, failing, raising, status_error
 from tests.support.served import ServedApi
 from tests.support.vm_builders import make_launcher
 
@@ -45,16 +45,6 @@ def serve_workloads(api: FakeApi) -> None:
         "/apis/batch/v1/cronjobs",
         *(f"/apis/apps/v1/{kind}" for kind in ("statefulsets", "deployments", "daemonsets")),
     }
-
-
-def respond_404(*paths: str, reason: str = "") -> Callable[[str, str], None]:
-    """Respond 404 to these paths: without a reason, like a proxy that does not know them."""
-
-    def before(_method: str, path: str) -> None:
-        if path in paths:
-            raise status_error(404, reason=reason)
-
-    return before
 
 
 def missing(_method: str, path: str) -> None:
@@ -106,17 +96,13 @@ def test_all_webhook_configurations_except_dev_are_removed() -> None:
     assert deleted == configurations.paths("holdfast") + configurations.paths("zz-holdfast")
 
 
-def test_deleted_vm_is_not_an_error() -> None:
+def test_record_that_cannot_be_removed_is_reported_unless_its_vm_is_deleted() -> None:
     api = installed()
-    api.on_request = respond_404(VM, reason="NotFound")
+    api.on_request = failing(VM, reason="NotFound")
     Removal(api, NAMESPACE, 1.0).forget_vms()
-
     assert ("PATCH", VM) in api.requests
 
-
-def test_record_that_cannot_be_removed_is_reported() -> None:
-    api = installed()
-    api.on_request = respond_404(VM)
+    api.on_request = failing(VM)
     with pytest.raises(
         CommandError,
         match=r"^could not remove the recorded node of 1 VM, such as shop/db \(HTTP "
@@ -184,7 +170,7 @@ def test_unfinished_step_says_what_to_do(pod: Document, step: Step, message: str
 
 def test_cluster_without_kubevirt_has_no_records() -> None:
     api = installed()
-    api.on_request = respond_404(MACHINES, kubevirt.API_PATH)
+    api.on_request = failing(MACHINES, kubevirt.API_PATH)
     api.put(discovery.GROUPS, {"groups": [{"name": "apps"}]})
     Removal(api, NAMESPACE, 1.0).forget_vms()
 
@@ -194,7 +180,7 @@ def test_cluster_without_kubevirt_has_no_records() -> None:
 @pytest.mark.parametrize("also", [[], [kubevirt.API_PATH]], ids=["VMs", "KubeVirt API"])
 def test_vms_that_cannot_be_listed_are_an_error(also: list[str]) -> None:
     api = installed()
-    api.on_request = respond_404(MACHINES, *also)
+    api.on_request = failing(MACHINES, *also)
     api.put(kubevirt.API_PATH, {"resources": [{"name": "virtualmachines"}]})
     api.put(discovery.GROUPS, {"groups": [{"name": "apps"}, {"name": "kubevirt.io"}]})
     with pytest.raises(ApiStatusError):

@@ -13,26 +13,22 @@ def installed(api: FakeApi) -> dict[str, str]:
     return command._installed(api, "elsewhere")
 
 
-def test_installed_version_and_image_are_shown() -> None:
+def test_installed_version_and_image_or_missing_permission_are_shown() -> None:
     api = FakeApi()
+    assert installed(api) == {"installed": "not installed in namespace elsewhere"}
     labels = {"app.kubernetes.io/version": "0.2.0"}
     containers = [{"image": "example.com/holdfast@sha256:1234"}]
     spec = {"template": {"spec": {"containers": containers}}}
     api.put(PATH, {"metadata": {"labels": labels}, "spec": spec})
     assert installed(api) == {"installed": "0.2.0", "image": "example.com/holdfast@sha256:1234"}
+    api.before("GET", raising(status_error(403)))
+    assert installed(api)["installed"].startswith("unknown, no permission")
 
 
 def test_client_version_is_shown_if_server_is_unreachable(cluster: ServedApi) -> None:
     result = cluster.run("version", "--cluster", "gone", code=1)
     assert result.stdout.startswith("holdfast ")
     assert "http://127.0.0.1:1 does not answer: connection refused;" in result.stderr
-
-
-def test_missing_installation_differs_from_missing_permission() -> None:
-    api = FakeApi()
-    assert installed(api) == {"installed": "not installed in namespace elsewhere"}
-    api.before("GET", raising(status_error(403)))
-    assert installed(api)["installed"].startswith("unknown, no permission")
 
 
 @pytest.mark.parametrize(

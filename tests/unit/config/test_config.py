@@ -154,22 +154,22 @@ def test_deprecated_api_version_logs_a_warning(
     ]
 
 
-def test_load_missing_file(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError) as caught:
-        config.load(tmp_path / "none.yaml")
-
-    assert f"{tmp_path}/none.yaml: cannot be read ({os.strerror(2)}): name a readable file" in (
-        str(caught.value)
-    )
-
-
-def test_load_huge_file(tmp_path: Path) -> None:
-    file = tmp_path / "huge.yaml"
-    file.write_bytes(b"#" * (safe_yaml.SIZE_LIMIT + 1))
+@pytest.mark.parametrize(
+    ("size", "problem"),
+    [
+        (0, f"cannot be read ({os.strerror(2)}): name a readable file"),
+        (safe_yaml.SIZE_LIMIT + 1, "is larger than 1 MiB: shorten it"),
+    ],
+    ids=["missing", "huge"],
+)
+def test_missing_or_huge_file_is_rejected(tmp_path: Path, size: int, problem: str) -> None:
+    file = tmp_path / "h.yaml"
+    if size:
+        file.write_bytes(b"#" * size)
     with pytest.raises(ConfigurationError) as caught:
         config.load(file)
 
-    assert f"{file}: is larger than 1 MiB: shorten it" == str(caught.value)
+    assert f"{file}: {problem}" == str(caught.value)
 
 
 # --- plugins of a profile, and their construction ----------------------------------------------
@@ -346,40 +346,34 @@ def test_plugin_initialization_error_names_the_plugin(profile: str, expected: st
 
 
 @pytest.mark.parametrize(
-    ("text", "expected"),
+    ("profiles", "expected"),
     [
         (
-            (
-                "profiles: [{schedulerName: x, namespaces: [a, b]}, "
-                "{name: y, schedulerName: x, namespaces: [b]}]"
-            ),
+            "{schedulerName: x, namespaces: [a, b]}, {name: y, schedulerName: x, namespaces: [b]}",
             "profiles[1].schedulerName: 'x' has two profiles in namespace b: merge them",
         ),
         (
-            "profiles: [{schedulerName: x}, {schedulerName: x, namespaces: [b]}]",
+            "{schedulerName: x}, {schedulerName: x, namespaces: [b]}",
             "profiles[1].name: 'x' names two profiles: give each its own name",
-        ),
-        (
-            "admission: {objectSelector: {matchExpressions: [{key: a, operator: In}]}}",
-            (
-                "admission.objectSelector.matchExpressions[0].values: operator In needs values: "
-                "add some"
-            ),
-        ),
-        (
-            (
-                "admission: {namespaceSelector: {matchExpressions: "
-                "[{key: a, operator: Exists, values: [x]}]}}"
-            ),
-            (
-                "admission.namespaceSelector.matchExpressions[0].values: operator Exists has no "
-                "values: remove them"
-            ),
         ),
     ],
 )
-def test_conflicting_profiles_and_invalid_selectors(text: str, expected: str) -> None:
-    assert rejection(HEAD + text) == f"h.yaml: {expected}"
+def test_conflicting_profiles(profiles: str, expected: str) -> None:
+    assert rejection(f"{HEAD}profiles: [{profiles}]") == f"h.yaml: {expected}"
+
+
+@pytest.mark.parametrize(
+    ("requirement", "expected"),
+    [
+        ("operator: In", "operator In needs values: add some"),
+        ("operator: Exists, values: [x]", "operator Exists has no values: remove them"),
+    ],
+)
+@pytest.mark.parametrize("selector", ["objectSelector", "namespaceSelector"])
+def test_invalid_selectors(selector: str, requirement: str, expected: str) -> None:
+    text = f"admission: {{{selector}: {{matchExpressions: [{{key: a, {requirement}}}]}}}}"
+    path = f"admission.{selector}.matchExpressions[0].values"
+    assert rejection(HEAD + text) == f"h.yaml: {path}: {expected}"
 
 
 def test_equivalent_configurations_have_the_same_digest() -> None:

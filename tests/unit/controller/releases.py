@@ -5,24 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from holdfast.webhook.controller.pending import PendingRelease, pending_release
-from holdfast.webhook.controller.releaser import (
-    Attempt,
-    Releaser,
-)
+from holdfast.webhook.controller.releaser import Attempt, Releaser
 from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.framework.plugin import (
-    Result,
-    success,
-)
+from holdfast.webhook.framework.plugin import Result, success
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
-from tests.support.builders import (
-    CREATED_MS,
-    SECOND,
-    held,
-    make_decider,
-)
+from tests.support.builders import CREATED_MS, SECOND, held, make_decider
 from tests.support.fakes import FakeApi
 
 KEY = ("default", "web-0")
@@ -33,8 +22,8 @@ def now_ms() -> int:
     return CREATED_MS + 15 * SECOND
 
 
-def pending_of(api: FakeApi) -> PendingRelease:
-    pending = pending_release(Pod.of(api.pods[KEY]), DECIDER)
+def pending_of(api: FakeApi, decider: ReleaseDecider = DECIDER) -> PendingRelease:
+    pending = pending_release(Pod.of(api.pods[KEY]), decider)
     assert pending is not None
     return pending
 
@@ -53,8 +42,7 @@ def release(api: FakeApi, pending: PendingRelease | None = None) -> Attempt:
 
 
 def pending_with_recheck(api: FakeApi, decider: ReleaseDecider) -> PendingRelease:
-    pending = pending_release(Pod.of(api.pods[KEY]), decider)
-    assert pending is not None
+    pending = pending_of(api, decider)
     assert pending.recheck
     return pending
 

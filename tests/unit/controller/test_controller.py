@@ -25,14 +25,7 @@ from tests.server.harness import wait_until
 from tests.support.builders import GATE, held, make_decider, make_delay, make_pod
 from tests.support.fakes import FakeApi
 from tests.support.scripted import Tightening, decider_of
-from tests.unit.controller.world import (
-    CREATED_S,
-    KEY,
-    World,
-    pods,
-    saturated_world,
-    single_pod_world,
-)
+from tests.unit.controller.world import CREATED_S, KEY, World, pods, single_pod_world
 
 # --- leadership --------------------------------------------------------------------------------
 
@@ -58,7 +51,7 @@ def test_former_leader_does_not_start_queued_releases() -> None:
     world.advance(20)
     world.dispatch()
     world.leads = False  # as after a pause of the process
-    world.run_jobs()
+    world.pool.run()
     assert world.dispatch() == LONGEST_WAIT
     assert world.released == []
 
@@ -137,16 +130,11 @@ def test_in_flight_releases_per_namespace_are_limited() -> None:
     assert len(set(world.released)) == len(world.released) == 99
 
 
-def test_in_flight_releases_do_not_exceed_workers() -> None:
-    world = saturated_world()
-    assert len(world.pool.jobs) == module.WORKERS
-
-
 def test_worker_takes_next_due_pod_after_release() -> None:
     world = World(*pods(**{f"p{number:02}": str(number) for number in range(99)}))
     world.advance(60)
     world.dispatch()
-    world.run_jobs()
+    world.pool.run()
 
     first_names = [f"p{number:02}" for number in range(module.FIRST_OF_ONE)]
     later_names = [f"p{number:02}" for number in range(module.FIRST_OF_ONE, 61)]
@@ -205,7 +193,7 @@ def change_during_release(change: Callable[[World], None]) -> World:
     world.dispatch()
     assert len(world.pool.jobs) == 1
     change(world)
-    world.run_jobs()
+    world.pool.run()
     world.settle()
     return world
 

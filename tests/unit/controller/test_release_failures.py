@@ -26,7 +26,7 @@ from tests.support.vm_builders import owner_of
 from tests.unit.controller.world import (
     KEY,
     World,
-    move_to_namespace,
+    in_namespaces,
     pods,
     saturated_world,
     single_pod_world,
@@ -67,14 +67,7 @@ def hang_next_release(world: World) -> None:
 def hanging_world(*other_pods: dict[str, Any], namespaces: tuple[str, ...] = ("bad",)) -> World:
     """Return a world at second 40: some namespaces have 200 due pods, and one that hung."""
     documents = pods(first="10", **{f"bad-{number:03}": "30" for number in range(200)})
-    world = World(
-        *[
-            document
-            for namespace in namespaces
-            for document in move_to_namespace(namespace, *documents)
-        ],
-        *other_pods,
-    )
+    world = World(*in_namespaces(namespaces, *documents), *other_pods)
     world.advance(10)
     world.dispatch()
     jobs, world.pool.jobs = world.pool.jobs, []
@@ -100,17 +93,18 @@ def test_hanging_namespaces_do_not_block_other_namespaces() -> None:
     assert world.metric("releases_total", outcome="released") == 1006
 
 
-def test_hanging_namespace_does_not_saturate_controller() -> None:
+def test_only_many_namespaces_can_saturate_controller() -> None:
     world = hanging_world()
     world.dispatch()
     assert len(world.pool.jobs) == module.FIRST_OF_ONE
     assert not world.controller.saturated
-    assert saturated_world().controller.saturated
+
+    world = saturated_world()
+    assert len(world.pool.jobs) == module.WORKERS
+    assert world.controller.saturated
 
 
-def test_slow_namespace_is_logged_once(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_slow_namespace_is_logged_once(caplog: pytest.LogCaptureFixture) -> None:
     world = hanging_world()
     world.settle()
     (message,) = [line for line in caplog.messages if "took" in line]
@@ -137,7 +131,7 @@ def test_failed_release_of_deleted_pod_is_not_retried() -> None:
     world.advance(15)
     world.dispatch()
     world.controller.on_delete(Pod.of(world.api.pods[KEY]))
-    world.run_jobs()
+    world.pool.run()
 
     assert world.controller._scheduler._backoff.next_at() == math.inf
 
@@ -147,7 +141,7 @@ def test_worker_crash_stops_controller(caplog: pytest.LogCaptureFixture) -> None
     world.api.before("PATCH", raising(ZeroDivisionError()))
     world.advance(15)
     world.dispatch()
-    world.run_jobs()
+    world.pool.run()
     ended = threading.Event()
     threads = ThreadGroup(on_failure=ended.set)
     threads.add("release", world.controller._loop.run)

@@ -33,9 +33,13 @@ from tests.unit.controller.releases import (
 )
 
 
-def test_deleted_pod_is_gone() -> None:
+@pytest.mark.parametrize("exists", [False, True], ids=["deleted", "no gate"])
+def test_pod_without_gate_counts_as_gone(*, exists: bool) -> None:
     api, pending = api_with_pending()
-    api.delete(KEY)
+    if exists:
+        api.put_pod(make_pod({"delay": "15"}))
+    else:
+        api.delete(KEY)
 
     assert Attempt(Outcome.GONE) == release(api, pending)
 
@@ -48,13 +52,6 @@ def test_webhook_404_does_not_mean_pod_is_gone() -> None:
     attempt = release(api)
     assert (attempt.outcome, attempt.reason) == (Outcome.RETRY, str(error))
     assert attempt.held is not None
-
-
-def test_pod_without_gate_counts_as_gone() -> None:
-    api, pending = api_with_pending()
-    api.put_pod(make_pod({"delay": "15"}))
-
-    assert Attempt(Outcome.GONE) == release(api, pending)
 
 
 @pytest.mark.parametrize(

@@ -256,8 +256,7 @@ def test_busy_namespace_does_not_block_other_namespaces() -> None:
 
 
 def test_pods_due_together_are_ordered_by_priority_then_creation() -> None:
-    scheduler = ReleaseScheduler(lambda local: local, 9, first=9, forget=lambda _: None)
-    due = instant(CREATED_MS + MINUTE)
+    scheduler, due = SchedulerEnv().scheduler, instant(CREATED_MS + MINUTE)
     pods = {"a": (None, 1), "b": (0, 0), "c": (1_000, 9), "d": (2_000_000_000, 9), "e": (-1, 0)}
     for name, (priority, seconds) in pods.items():
         created = CREATED + timedelta(seconds=seconds)
@@ -278,10 +277,9 @@ def test_pods_due_together_are_ordered_by_priority_then_creation() -> None:
 
 def scheduler_with_pods(*pods: tuple[str, str, int]) -> ReleaseScheduler:
     """Return a scheduler with pods (namespace, name, priority), all due at second 60."""
-    scheduler = ReleaseScheduler(lambda local: local, 9, first=9, forget=lambda _: None)
+    scheduler, held_until = SchedulerEnv().scheduler, {NOT_BEFORE: instant(MINUTE)}
     for namespace, name, priority in pods:
-        annotations = {NOT_BEFORE: instant(MINUTE)}
-        pod = make_pod(annotations, gates=[DELAY], name=name, namespace=namespace, uid=name)
+        pod = make_pod(held_until, gates=[DELAY], name=name, namespace=namespace, uid=name)
         pod["spec"]["priority"] = priority
         pending = pending_release(Pod.of(pod), make_decider())
         assert pending is not None

@@ -93,25 +93,17 @@ def test_pod_allowed_by_its_plugin_stays_held_until_delay_ends() -> None:
     assert world.api.gates(KEY) == []
 
 
-class RecheckingPermit:
-    """Requests a recheck during its second call, which still returns Wait."""
-
-    def __init__(self) -> None:
-        self.calls = 0
-        self.world: World | None = None
-
-    def __call__(self, _pod: Pod, _now_ms: int) -> Permit:
-        self.calls += 1
-        if self.calls == 2:
-            assert self.world is not None
-            self.world.controller.recheck(KEY)
-        return Wait() if self.calls <= 2 else Allow()
-
-
 @pytest.mark.parametrize("how", ["watched", "listed", "attempted"])
 def test_recheck_during_permit_is_not_lost(how: str) -> None:
-    permit = RecheckingPermit()
-    world = permit.world = world_held_by(Holding(permit))
+    times: list[int] = []
+
+    def permit(_pod: Pod, now_ms: int) -> Permit:
+        times.append(now_ms)
+        if len(times) == 2:
+            world.controller.recheck(KEY)  # this call still returns Wait
+        return Wait() if len(times) <= 2 else Allow()
+
+    world = world_held_by(Holding(permit))
     if how == "watched":
         world.deliver()
     elif how == "listed":
@@ -120,42 +112,29 @@ def test_recheck_during_permit_is_not_lost(how: str) -> None:
         world.controller.recheck(KEY)
     world.settle()
 
-    assert permit.calls == 3
+    assert len(times) == 3
     assert world.api.gates(KEY) == []
-
-
-class SubscribedPermit:
-    """Requests a recheck when its answer changes, if its last answer was Wait."""
-
-    def __init__(self) -> None:
-        self.allows = self.waits = False
-        self.world: World | None = None
-        self.after: list[Callable[[], None]] = []
-
-    def __call__(self, _pod: Pod, _now_ms: int) -> Permit:
-        self.waits = not self.allows
-        result = Allow() if self.allows else Wait()
-        if self.after:
-            self.after.pop()()
-        return result
-
-    def change(self, *, allows: bool) -> None:
-        self.allows = allows
-        if self.waits:
-            assert self.world is not None
-            self.world.controller.recheck(KEY)
 
 
 @pytest.mark.parametrize("how", ["watched", "listed"])
 def test_permit_result_older_than_recheck_is_discarded(how: str) -> None:
-    permit = SubscribedPermit()
-    world = permit.world = world_held_by(Holding(permit), delay="20")
+    results: list[Permit] = [Wait()]
+    during: list[Callable[[], None]] = []
+
+    def permit(_pod: Pod, _now_ms: int) -> Permit:
+        result = results[-1]
+        if during:
+            during.pop()()
+        return result
+
+    world = world_held_by(Holding(permit), delay="20")
 
     def allow_and_settle() -> None:
-        permit.change(allows=True)
+        results.append(Allow())
+        world.controller.recheck(KEY)
         world.settle()  # only the delay holds the pod now
 
-    permit.after.append(allow_and_settle)
+    during.append(allow_and_settle)
     if how == "watched":
         world.deliver()
     else:

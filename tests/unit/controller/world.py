@@ -1,6 +1,6 @@
 """A release controller whose clock and threads are controlled by a test."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import Any
 
 from holdfast.webhook.controller import controller as module
@@ -124,16 +124,11 @@ class World:
         self.controller._loop._dispatch(self.pool)
         return self.waits.waits[-1]
 
-    def run_jobs(self) -> None:
-        jobs, self.pool.jobs = self.pool.jobs, []
-        for job in jobs:
-            job()
-
     def settle(self) -> None:
         """Dispatch and run jobs until none is left."""
         self.dispatch()
         while self.pool.jobs:
-            self.run_jobs()
+            self.pool.run()
             self.dispatch()
 
     def run(self, seconds: float) -> None:
@@ -166,9 +161,11 @@ def single_pod_world(delay: str = "15") -> World:
     return World(held({"delay": delay, HELD_ANNOTATION: f"delay={delay}s"}))
 
 
-def move_to_namespace(namespace: str, *documents: dict[str, Any]) -> list[dict[str, Any]]:
+def in_namespaces(namespaces: Iterable[str], *documents: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return a copy of the pods for each namespace."""
     return [
         {**document, "metadata": {**document["metadata"], "namespace": namespace}}
+        for namespace in namespaces
         for document in documents
     ]
 
@@ -177,13 +174,7 @@ def saturated_world() -> World:
     """Return a world with due pods in more namespaces than the workers can serve."""
     documents = pods(**{f"p{number:02}": "1" for number in range(30)})
     namespaces = [f"space-{number}" for number in range(1 + module.WORKERS // module.FIRST_OF_ONE)]
-    world = World(
-        *[
-            document
-            for namespace_name in namespaces
-            for document in move_to_namespace(namespace_name, *documents)
-        ]
-    )
+    world = World(*in_namespaces(namespaces, *documents))
     world.advance(60)
     world.dispatch()
     return world

@@ -44,16 +44,12 @@ def test_validate_condition_excludes_pods_that_plugins_skip() -> None:
     assert expected == conditions.validate_condition(make_profiles(known=DELAY))
 
 
-def test_plugin_without_skip_match_is_always_called() -> None:
+def test_only_plugins_with_skip_match_and_their_gates_are_skipped() -> None:
     profiles = profiles_of(Holding())
+    both_condition = conditions.validate_condition(profiles_of(make_delay(), Holding()))
 
     assert conditions.create_condition(profiles) == conditions.validate_condition(profiles)
-
-
-def test_gate_is_skipped_only_if_its_plugin_has_skip_match() -> None:
-    condition = conditions.validate_condition(profiles_of(make_delay(), Holding()))
-
-    assert "!(one.name in ['holdfast.dev/delay'])" in condition
+    assert "!(one.name in ['holdfast.dev/delay'])" in both_condition
 
 
 def test_templates_without_plugins_never_match() -> None:

@@ -71,9 +71,8 @@ def held_by_others(**fields: Any) -> Pod:
     ids=["longer hold last", "longer hold first"],
 )
 def test_latest_due_time_of_several_plugins_counts(plugins: tuple[Plugin, ...]) -> None:
-    assert decider_of(*plugins).due(held_by_all()) == Due(
-        CREATED_MS + HOUR, "as it says", recheck=True
-    )
+    due = Due(CREATED_MS + HOUR, "as it says", recheck=True)
+    assert decider_of(*plugins).due(held_by_all()) == due
 
 
 def test_plugin_without_its_gate_does_not_hold_the_pod() -> None:
@@ -128,6 +127,12 @@ def decider_with_timeout(
     return ReleaseDecider(Profiles([profile]), Runner(lambda: 0.0, Measured()), handle)
 
 
+def assert_fails(decider: ReleaseDecider, pod: Pod, *times_ms: int) -> None:
+    for at_ms in times_ms:
+        with pytest.raises(PluginFailedError):
+            decider.permit(pod, at_ms)
+
+
 def test_permit_timeout_releases_pod_of_failing_plugin() -> None:
     answers: list[Permit] = []
 
@@ -135,20 +140,15 @@ def test_permit_timeout_releases_pod_of_failing_plugin() -> None:
         return answers.pop() if answers else fail(pod, now_ms)
 
     decider = decider_with_timeout(Holding(decide), make_delay(), permit_timeout_ms=MINUTE)
-    due_ms = CREATED_MS + MINUTE
+    due_ms, pod = CREATED_MS + MINUTE, held_by_all()
 
-    def fails(at_ms: int) -> None:
-        with pytest.raises(PluginFailedError):
-            decider.permit(held_by_all(), at_ms)
-
-    fails(due_ms)
-    fails(due_ms + MINUTE - 1)
+    assert_fails(decider, pod, due_ms, due_ms + MINUTE - 1)
     answers.append(Allow())
-    assert decider.permit(held_by_all(), due_ms + MINUTE) == Due(due_ms, recheck=True)
-    fails(due_ms + 2 * MINUTE)  # the timeout restarts at the next failure
-    decider.forget(held_by_all().metadata.uid)
-    fails(due_ms + 10 * MINUTE)
-    due = decider.permit(held_by_all(), due_ms + 11 * MINUTE)
+    assert decider.permit(pod, due_ms + MINUTE) == Due(due_ms, recheck=True)
+    assert_fails(decider, pod, due_ms + 2 * MINUTE)  # the timeout restarts at the next failure
+    decider.forget(pod.metadata.uid)
+    assert_fails(decider, pod, due_ms + 10 * MINUTE)
+    due = decider.permit(pod, due_ms + 11 * MINUTE)
     assert due.at_ms <= due_ms + 11 * MINUTE
     assert due.problem == (
         "plugin 'holding' failed in permit: OSError: no route: released after permitTimeout"
@@ -161,16 +161,11 @@ def test_freeze_or_new_term_restarts_the_permit_timeout() -> None:
     decider = decider_with_timeout(Holding(fail), permit_timeout_ms=MINUTE, handle=handle)
     pod = held_by_others(gates=[Holding.gate])
 
-    def fails(at_ms: int) -> None:
-        with pytest.raises(PluginFailedError):
-            decider.permit(pod, at_ms)
-
-    fails(CREATED_MS)
+    assert_fails(decider, pod, CREATED_MS)
     decider.withdraw(pod)
-    fails(CREATED_MS + MINUTE)
+    assert_fails(decider, pod, CREATED_MS + MINUTE)
     terms.append(2)
-    fails(CREATED_MS + 2 * MINUTE)
-    fails(CREATED_MS + 3 * MINUTE - 1)
+    assert_fails(decider, pod, CREATED_MS + 2 * MINUTE, CREATED_MS + 3 * MINUTE - 1)
     assert decider.permit(pod, CREATED_MS + 3 * MINUTE).at_ms == CREATED_MS
 
 

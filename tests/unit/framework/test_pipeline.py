@@ -77,10 +77,8 @@ def test_new_pod_with_replaced_profile_is_rejected() -> None:
     verdict = pipeline.validate(read_review(pod), now_ms=CREATED_MS)
     assert verdict.reasons == [f'annotation holdfast.dev/profile: "spacecloud" {NEVER_HELD}']
     # a copy on a node, which no plugin holds, and a profile that also holds the pod
-    for copy in (
-        make_pod(annotations, node="n1"),
-        make_pod(annotations | {PROFILE_ANNOTATION: "mine"}),
-    ):
+    mine = annotations | {PROFILE_ANNOTATION: "mine"}
+    for copy in (make_pod(annotations, node="n1"), make_pod(mine)):
         assert "profile" not in pipeline.validate(read_review(copy), now_ms=CREATED_MS).message
     update = read_review(pod, operation="UPDATE", old=pod)
     assert pipeline.validate(update, now_ms=CREATED_MS).code is not Code.REJECT

@@ -180,14 +180,12 @@ def test_new_pod_cannot_use_profile_of_another_namespace(namespace: str, rejecte
     review = read_review(pod, namespace=namespace)
 
     patched = applied(pod, patch(review.pod, pipeline.mutate(review, now_ms=CREATED_MS).edits))
-    assert patched["metadata"]["annotations"].get(PROFILE_ANNOTATION) == (
-        None if rejected else "lab"
-    )
+    recorded = patched["metadata"]["annotations"].get(PROFILE_ANNOTATION)
+    assert recorded == (None if rejected else "lab")
+    reasons = [f'annotation holdfast.dev/profile: "*" {NEVER_HELD}'] * rejected
     for candidate in (pod, patched):
         verdict = pipeline.validate(read_review(candidate, namespace=namespace), now_ms=CREATED_MS)
-        assert verdict.reasons == (
-            [f'annotation holdfast.dev/profile: "*" {NEVER_HELD}'] * rejected
-        )
+        assert verdict.reasons == reasons
 
 
 def test_undeclared_scheduler_name_fails_the_plugin() -> None:
@@ -225,10 +223,8 @@ def test_pod_without_matching_profile_is_skipped() -> None:
 
 
 def test_profile_is_recorded_with_other_edits() -> None:
-    pipeline = make_pipeline(PROFILES)
-    verdict = pipeline.mutate(
-        read_review(make_pod({"delay": "15"}, scheduler="mine")), now_ms=CREATED_MS
-    )
+    review = read_review(make_pod({"delay": "15"}, scheduler="mine"))
+    verdict = make_pipeline(PROFILES).mutate(review, now_ms=CREATED_MS)
 
     assert [
         AddGate(GATE),
@@ -238,15 +234,12 @@ def test_profile_is_recorded_with_other_edits() -> None:
     ] == verdict.edits
 
 
-def test_removals_alone_do_not_record_the_profile() -> None:
-    pod = make_pod({"delay": "0", HELD_ANNOTATION: "delay=15s"})
-    verdict = make_pipeline().mutate(read_review(pod), now_ms=CREATED_MS)
+@pytest.mark.parametrize(
+    ("key", "value"), [(HELD_ANNOTATION, "delay=15s"), (PROFILE_ANNOTATION, "*")]
+)
+def test_record_set_by_user_is_removed_and_no_profile_is_recorded(key: str, value: str) -> None:
+    verdict = make_pipeline().mutate(
+        read_review(make_pod({"delay": "0", key: value})), now_ms=CREATED_MS
+    )
 
-    assert [RemoveAnnotation(HELD_ANNOTATION)] == verdict.edits
-
-
-def test_profile_annotation_set_by_user_is_removed() -> None:
-    pod = make_pod({"delay": "0", PROFILE_ANNOTATION: "*"})
-    verdict = make_pipeline().mutate(read_review(pod), now_ms=CREATED_MS)
-
-    assert [RemoveAnnotation(PROFILE_ANNOTATION)] == verdict.edits
+    assert [RemoveAnnotation(key)] == verdict.edits

@@ -8,24 +8,23 @@ from docs.generate import ROOT
 from holdfast.webhook import plugins
 from holdfast.webhook.framework.stray_keys import StrayKeys
 from holdfast.webhook.model.annotations import OWN_KEYS, OWN_PREFIX
-from tests.support.builders import CREATED_MS, held, make_pipeline, make_pod, make_profiles
-from tests.support.builders import read_review as review
+from tests.support.builders import (
+    CREATED_MS,
+    DEPLOYMENT,
+    VM,
+    held,
+    make_pipeline,
+    make_pod,
+    make_profiles,
+    make_workload,
+    read_review,
+)
 from tests.support.vm_builders import make_vm
-
-APPS = {"group": "apps", "version": "v1", "kind": "Deployment"}
-VM = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
 
 
 def warnings(document: Any, **request: Any) -> list[str]:
-    verdict = make_pipeline().validate(review(document, **request), now_ms=CREATED_MS)
+    verdict = make_pipeline().validate(read_review(document, **request), now_ms=CREATED_MS)
     return list(verdict.warnings)
-
-
-def deployment(annotations: dict[str, str], template: dict[str, str]) -> dict[str, Any]:
-    return {
-        "metadata": {"name": "web", "annotations": annotations},
-        "spec": {"template": {"metadata": {"annotations": template}}},
-    }
 
 
 @pytest.mark.parametrize(
@@ -42,18 +41,17 @@ def test_unknown_key(key: str, advice: str) -> None:
 
     assert [expected] == warnings(make_pod({key: "1"}))
     assert [f"holdfast: spec.template.metadata: {expected.removeprefix('holdfast: ')}"] == warnings(
-        deployment({}, {key: "1"}), kind=APPS
+        make_workload({}, {key: "1"}), kind=DEPLOYMENT
     )
 
 
 @pytest.mark.parametrize("key", ["holdfast.dev/delay", "delay", "holdfast.dev/window"])
 def test_key_on_the_workload_itself(key: str) -> None:
-    assert [
-        (
-            f"holdfast: metadata: annotation {key} has no effect here: move it to "
-            "spec.template.metadata.annotations"
-        )
-    ] == warnings(deployment({key: "15"}, {}), kind=APPS)
+    (warning,) = warnings(make_workload({key: "15"}), kind=DEPLOYMENT)
+    assert warning == (
+        f"holdfast: metadata: annotation {key} has no effect here: move it to "
+        "spec.template.metadata.annotations"
+    )
 
 
 CRON = {"group": "batch", "version": "v1", "kind": "CronJob"}
@@ -72,24 +70,21 @@ DELAYED = {"metadata": {"annotations": {"holdfast.dev/delay": "15"}}}
     ids=["CronJob", "JobSet", "VirtualMachinePool"],
 )
 def test_key_on_the_outer_template(kind: Any, spec: Any, outer: str) -> None:
-    assert [
-        (
-            f"holdfast: {outer}.metadata: annotation holdfast.dev/delay has no effect here: move "
-            f"it to {outer}.spec.template.metadata.annotations"
-        )
-    ] == warnings({"metadata": {"name": "it"}, "spec": spec}, kind=kind)
+    (warning,) = warnings({"metadata": {"name": "it"}, "spec": spec}, kind=kind)
+    assert warning == (
+        f"holdfast: {outer}.metadata: annotation holdfast.dev/delay has no effect here: move it "
+        f"to {outer}.spec.template.metadata.annotations"
+    )
 
 
 def test_vm_key_in_the_vm_template() -> None:
     vm = make_vm({"holdfast.dev/delay": "15"})
     vm["spec"]["template"]["metadata"] = {"annotations": {"holdfast.dev/sticky": "true"}}
-    advice = "annotation holdfast.dev/{} has no effect here: move it to"
+    advice = "annotation holdfast.dev/{} has no effect here: move it to {}metadata.annotations"
+    sticky, delay = ("sticky", "the VirtualMachine's "), ("delay", "spec.template.")
     assert [
-        (
-            f"holdfast: spec.template.metadata: {advice.format('sticky')} the VirtualMachine's "
-            "metadata.annotations"
-        ),
-        f"holdfast: metadata: {advice.format('delay')} spec.template.metadata.annotations",
+        f"holdfast: spec.template.metadata: {advice.format(*sticky)}",
+        f"holdfast: metadata: {advice.format(*delay)}",
     ] == warnings(vm, kind=VM)
 
 
@@ -110,7 +105,7 @@ def test_key_as_label(key: str, advice: str) -> None:
     assert [
         f"holdfast: spec.template.metadata: {expected}",
         f"holdfast: metadata: {expected}",
-    ] == warnings(web, kind=APPS)
+    ] == warnings(web, kind=DEPLOYMENT)
 
 
 @pytest.mark.parametrize(
@@ -151,22 +146,17 @@ def test_hold_added_to_a_running_pod() -> None:
     assert warnings(held({"delay": "20"}), old=held({"delay": "15"}), operation="UPDATE") == []
 
 
-def test_delay_changed_on_a_released_pod() -> None:
-    mark = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}
-    released = make_pod({"delay": "15", **mark}, node="n1")
-    (warning,) = warnings(
-        make_pod({"delay": "9s", **mark}, node="n1"), old=released, operation="UPDATE"
-    )
+def test_delay_changed_on_a_released_pod_gets_a_warning_but_a_pace_gets_none() -> None:
+    mark, pace = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}, "holdfast.dev/pace"
 
+    def changed(key: str, old: str, new: str, **fields: Any) -> list[str]:
+        released = make_pod({key: old, **mark}, node="n1", **fields)
+        updated = make_pod({key: new, **mark}, node="n1", **fields)
+        return warnings(updated, old=released, operation="UPDATE")
+
+    (warning,) = changed("delay", "15", "9s")
     assert "annotation delay has no effect, because the pod has already been released:" in warning
-
-
-def test_pace_changed_on_a_released_pod_gets_no_warning() -> None:
-    mark, key = {"holdfast.dev/released": "2026-03-01T12:00:15Z"}, "holdfast.dev/pace"
-    released = make_pod({key: "4", **mark}, labels={key: "x"}, node="n1")
-    changed = make_pod({key: "6", **mark}, labels={key: "x"}, node="n1")
-
-    assert warnings(changed, old=released, operation="UPDATE") == []
+    assert changed(pace, "4", "6", labels={pace: "x"}) == []
 
 
 def test_number_of_warnings_is_limited() -> None:
@@ -188,7 +178,4 @@ def test_all_keys_are_known_and_documented() -> None:
 def test_nothing_matches_without_enabled_plugins() -> None:
     stray_keys = StrayKeys(make_profiles("profiles: [{plugins: {disabled: [{name: '*'}]}}]"))
 
-    assert (stray_keys.match("object"), stray_keys.match_workload(["Deployment"])) == (
-        "false",
-        "false",
-    )
+    assert stray_keys.match("object") == stray_keys.match_workload(["Deployment"]) == "false"

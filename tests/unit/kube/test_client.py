@@ -1,6 +1,5 @@
 """The client of the API server: redirects, size limits, watches, and renewal of tokens."""
 
-import json
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing
@@ -16,24 +15,21 @@ from holdfast.webhook.kube import client, transport
 from holdfast.webhook.kube.api import JSON_PATCH
 from holdfast.webhook.kube.client import Cluster
 from holdfast.webhook.kube.kubeconfig import Access
-from tests.support.byte_server import OK, Server
-from tests.support.kubeconfigs import RIGHT
+from tests.support.byte_server import OK, Serve, Server
+from tests.support.kubeconfigs import write_kubeconfig
 
 UNAUTHORIZED = b"HTTP/1.1 401 Unauthorized\r\nContent-Length: 0\r\n\r\n"
 STATUSES = {301: "Moved Permanently", 302: "Found", 307: "Temporary", 308: "Permanent"}
 
 
 @pytest.fixture
-def redirect_target(serve: Callable[..., Server]) -> Server:
+def redirect_target(serve: Serve) -> Server:
     return serve([OK])
 
 
 @pytest.fixture(params=["direct", "by proxy"])
 def cluster(
-    request: pytest.FixtureRequest,
-    serve: Callable[..., Server],
-    redirect_target: Server,
-    tmp_path: Path,
+    request: pytest.FixtureRequest, serve: Serve, redirect_target: Server, tmp_path: Path
 ) -> Iterator[Cluster]:
     """A cluster that answers once, with a redirect."""
     status = request.node.callspec.params["status"]
@@ -48,9 +44,7 @@ def connect(server: Server, folder: Path, *, by_proxy: bool) -> Cluster:
     address = f"http://127.0.0.1:{server.port}"
     proxied = {"server": "http://cluster.example", "proxy-url": address}
     cluster = {"name": "c", "cluster": proxied if by_proxy else {"server": address}}
-    file = folder / "kubeconfig"
-    file.write_text(json.dumps(RIGHT | {"clusters": [cluster]}))
-    return Cluster.connect(file)
+    return Cluster.connect(write_kubeconfig(folder / "kubeconfig", clusters=[cluster]))
 
 
 # Following a redirect would send the token to another server.
@@ -77,7 +71,7 @@ def test_redirect_is_an_error_and_is_not_followed(
 
 @pytest.mark.parametrize("by_proxy", [False, True])
 def test_oversized_response_is_an_error(
-    serve: Callable[..., Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_proxy: bool
+    serve: Serve, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, *, by_proxy: bool
 ) -> None:
     for module in (client, transport):
         monkeypatch.setattr(module, "LARGEST", 1 << 20)
@@ -89,9 +83,7 @@ def test_oversized_response_is_an_error(
             connected.request("GET", "/x")
 
 
-def test_watch_lines_are_assembled_from_chunks(
-    serve: Callable[..., Server], tmp_path: Path
-) -> None:
+def test_watch_lines_are_assembled_from_chunks(serve: Serve, tmp_path: Path) -> None:
     lines = [b"a" * 200_000, b"", b"b", b"c" * 70_000, b"d"]
     server = serve([_response(b"\n".join([*lines, b"cut off"]))])
     with closing(connect(server, tmp_path, by_proxy=False)) as connected:
@@ -117,11 +109,8 @@ class Token:
         return closing(Cluster(ApiClient(self.configuration), Access(self.renew), **options))
 
     def renew(self) -> None:
-        self.configuration.api_key["BearerToken"] = f"bearer {'new' if self.is_set else 'old'}"
-
-    @property
-    def is_set(self) -> bool:
-        return "BearerToken" in self.configuration.api_key
+        keys = self.configuration.api_key
+        keys["BearerToken"] = f"bearer {'new' if keys else 'old'}"
 
     def read(self, _configuration: Configuration) -> None:
         self.reads += 1
@@ -130,7 +119,7 @@ class Token:
 
 
 @pytest.fixture
-def token(serve: Callable[..., Server]) -> Iterator[tuple[Server, Token, Cluster]]:
+def token(serve: Serve) -> Iterator[tuple[Server, Token, Cluster]]:
     server = serve([UNAUTHORIZED, OK])
     source = Token(server)
     with source.connect() as connected:
@@ -148,9 +137,7 @@ def test_unauthorized_response_renews_the_token(token: tuple[Server, Token, Clus
     assert [b"authorization: bearer new" in server.requests[1]] == [True]
 
 
-def test_unauthorized_patch_renews_the_token_for_the_next_request(
-    serve: Callable[..., Server],
-) -> None:
+def test_unauthorized_patch_renews_the_token_for_the_next_request(serve: Serve) -> None:
     server, outcomes, stop = serve([OK, UNAUTHORIZED, OK]), list[object](), threading.Event()
     stop.set()
     with Token(server).connect() as connected:
@@ -178,7 +165,7 @@ def test_unreadable_token_fails_the_request(
     assert server.requests == []
 
 
-def test_token_is_read_at_most_once_a_second(serve: Callable[..., Server]) -> None:
+def test_token_is_read_at_most_once_a_second(serve: Serve) -> None:
     server, now = serve([OK] * 4), 100.0
     source = Token(server)
     with source.connect(now=lambda: now) as connected:
@@ -207,9 +194,7 @@ def test_token_is_read_at_most_once_a_second(serve: Callable[..., Server]) -> No
         pytest.param(b"HTTP/1.1 200 OK\r\n", "does not answer", id="cut off"),
     ],
 )
-def test_patch_begins_on_an_idle_connection(
-    serve: Callable[..., Server], response: bytes, problem: str
-) -> None:
+def test_patch_begins_on_an_idle_connection(serve: Serve, response: bytes, problem: str) -> None:
     server, outcomes, stop = serve([OK, response]), list[object](), threading.Event()
     stop.set()
     with Token(server).connect() as cluster:

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from holdfast.webhook.errors import ApiStatusError, ClusterError, UnreachableError
+from holdfast.webhook.errors import ClusterError, UnreachableError
 from holdfast.webhook.kube.discovery import GROUPS, serves
 from holdfast.webhook.model import kubevirt
 from tests.support.fakes import FakeApi, raising, status_error, unreachable
@@ -46,28 +46,19 @@ def test_unlisted_api_group_is_not_served() -> None:
     assert api.requests == [("GET", kubevirt.API_PATH), ("GET", GROUPS)]
 
 
-def test_listed_api_group_that_is_not_found_is_an_error() -> None:
-    api = FakeApi()
-    api.answers[GROUPS] = listed("apps", "kubevirt.io")
-    not_found = status_error(404)
-    api.before("GET", raising(not_found))
-    with pytest.raises(ApiStatusError) as caught:
-        serves(api, KIND, timeout=1.0)
-
-    assert caught.value is not_found
-
-
 @pytest.mark.parametrize(
     "failures",
     [
         pytest.param([status_error(503)], id="API unavailable"),
         pytest.param([unreachable()], id="unreachable"),
+        pytest.param([status_error(404)], id="404 for a listed group"),
         pytest.param([status_error(404), status_error(404)], id="404 for both"),
         pytest.param([status_error(404), status_error(403)], id="groups forbidden"),
     ],
 )
 def test_failed_discovery_is_an_error(failures: list[ClusterError]) -> None:
     api = FakeApi()
+    api.answers[GROUPS] = listed("apps", "kubevirt.io")
     api.before("GET", *map(raising, failures))
     with pytest.raises(ClusterError) as caught:
         serves(api, KIND, timeout=1.0)

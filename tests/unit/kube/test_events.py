@@ -100,15 +100,11 @@ def test_event_name_depends_on_uid_reason_and_note(
     assert (metadata_of() == metadata_of(**changed)) is is_same
 
 
-def test_event_name_fits_the_length_limit() -> None:
+def test_name_and_note_fit_their_limits_and_the_note_is_cut_between_characters() -> None:
     assert len(metadata_of(regarding=("default", "a" * 253))["name"]) <= 253
-
-
-def test_long_note_is_cut_between_characters() -> None:
     note = event_object(
         Event(("a", "b"), "u", events.HELD, "x" + "€" * 500, warning=True), now_ms=0, instance="x"
     )["note"]
-
     assert isinstance(note, str)
     assert 997 < len(note.encode()) <= 1_000
     assert set("x€") == set(note)

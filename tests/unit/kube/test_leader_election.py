@@ -81,54 +81,43 @@ def assert_acquires_on_expiry(election: Election, candidate: Leader) -> None:
     assert candidate.leading()
 
 
-def test_term_increases_when_the_candidate_leads_again() -> None:
+def test_leadership_ends_at_the_renew_deadline_and_leading_again_begins_a_new_term() -> None:
     election = Election()
     leader = election.candidate()
     assert leader.term() == 0
     for expected in (1, 1):
         leader.try_acquire_or_renew()
         assert leader.term() == expected
-    election.time += RENEW_DEADLINE
+    election.time += RENEW_DEADLINE - 0.001
+    assert leader.leading()
+    election.time += 0.001
+    assert not leader.leading()
     leader.try_acquire_or_renew()
     assert leader.term() == 2
 
 
-def test_first_candidate_creates_the_lease_and_leads() -> None:
+def test_first_candidate_creates_the_lease_and_renews_only_its_time() -> None:
     election = Election()
     leader = election.candidate()
     assert not leader.leading()
     leader.try_acquire_or_renew()
     assert leader.leading()
-    assert election.lease == {
+    lease = election.lease
+    assert lease == {
         "holderIdentity": "a",
         "leaseDurationSeconds": LEASE_SECONDS,
         "acquireTime": "2027-01-15T08:16:40.000000Z",
         "renewTime": "2027-01-15T08:16:40.000000Z",
         "leaseTransitions": 0,
     }
-
-
-def test_renewal_changes_only_the_renew_time() -> None:
-    election, leader = led()
-    lease = election.lease
     election.time += RETRY_SECONDS
     leader.try_acquire_or_renew()
     assert election.lease == {**lease, "renewTime": "2027-01-15T08:16:42.000000Z"}
     assert [method for method, _ in election.api.requests] == ["GET", "PUT", "PUT"]
 
 
-def test_leadership_ends_at_the_renew_deadline() -> None:
-    election, leader = led()
-    election.time += RENEW_DEADLINE - 0.001
-    assert leader.leading()
-    election.time += 0.001
-    assert not leader.leading()
-
-
 @pytest.mark.parametrize("has_server_time", [True, False])
-def test_standby_takes_over_an_expired_lease(
-    has_server_time: bool,
-) -> None:
+def test_standby_takes_over_an_expired_lease(has_server_time: bool) -> None:
     election = Election()
     first = election.candidate("a", has_server_time=has_server_time)
     second = election.candidate("b", has_server_time=has_server_time, ahead=1e6)
@@ -180,9 +169,7 @@ def test_long_lease_duration_is_capped() -> None:
         ),
     ],
 )
-def test_invalid_lease_values_are_not_written_back(
-    fields: dict[str, Any],
-) -> None:
+def test_invalid_lease_values_are_not_written_back(fields: dict[str, Any]) -> None:
     election, first = led()
     election.edit(**fields)
     for _ in range(2):
@@ -233,7 +220,7 @@ def test_failed_read_does_not_restart_the_wait() -> None:
     assert second.leading()
 
 
-def test_released_lease_is_acquired_at_once() -> None:
+def test_released_lease_is_acquired_at_once_and_resigning_never_raises() -> None:
     election, first, second = contested()
     second.try_acquire_or_renew()
     first.resign()
@@ -243,13 +230,9 @@ def test_released_lease_is_acquired_at_once() -> None:
     assert second.leading()
     first.resign()
     assert election.lease["holderIdentity"] == "b"
-
-
-def test_resigning_never_raises() -> None:
-    election, leader = led()
     election.api.before("PUT", raising(unreachable()))
-    leader.resign()
-    assert not leader.leading()
+    second.resign()
+    assert not second.leading()
 
 
 def test_leader_recovers_from_a_lost_renewal_response() -> None:

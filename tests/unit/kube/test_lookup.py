@@ -78,10 +78,6 @@ def test_cached_objects_expire_after_a_minute(api: FakeApi) -> None:
     assert len(api.requests) == 3
 
 
-def test_missing_object_is_none(api: FakeApi) -> None:
-    assert lookup(api).get("/api/v1/namespaces/default/pods/none") is None
-
-
 @pytest.mark.parametrize(
     "error",
     [status_error(403), status_error(404), status_error(500), unreachable()],
@@ -120,30 +116,25 @@ def test_connection_is_made_once_on_first_use(api: FakeApi) -> None:
     assert connecting.count == 1
 
 
-def test_failed_connection_is_retried(api: FakeApi) -> None:
+def test_failed_connection_is_an_error_and_retried(api: FakeApi) -> None:
     connecting = Connecting(api)
-    connecting.failures = [StartError("no usable kubeconfig; name one")]
+    connecting.failures = [StartError("no usable kubeconfig; name one")] * 2
     cluster = ClusterLookup(connecting)
+    with pytest.raises(StartError, match="no usable kubeconfig; name one"):
+        cluster.connect()
     with pytest.raises(ClusterError) as caught:
         cluster.get(PATH)
 
     assert str(caught.value) == "no usable kubeconfig; name one"
     assert cluster.get(PATH)
-    assert connecting.count == 2
-
-
-def test_failed_connect_is_a_start_error(api: FakeApi) -> None:
-    connecting = Connecting(api)
-    connecting.failures = [StartError("no usable kubeconfig; name one")]
-    with pytest.raises(StartError, match="no usable kubeconfig; name one"):
-        ClusterLookup(connecting).connect()
+    assert connecting.count == 3
 
 
 def test_two_lookups_fit_into_the_review_deadline() -> None:
     assert 2 * TIMEOUT < DEADLINE
 
 
-def test_each_lookup_is_measured(api: FakeApi) -> None:
+def test_each_lookup_is_measured_also_of_a_missing_object(api: FakeApi) -> None:
     observations: list[tuple[str, float]] = []
     times = iter([1.0, 1.5, 2.0, 2.25, 3.0, 4.0])
     cluster = ClusterLookup(
@@ -152,7 +143,7 @@ def test_each_lookup_is_measured(api: FakeApi) -> None:
         timer=lambda: next(times),
     )
     cluster.get(PATH)
-    cluster.get("/api/v1/namespaces/default/pods/none")
+    assert cluster.get("/api/v1/namespaces/default/pods/none") is None
     api.before("GET", raising(unreachable()))
     with pytest.raises(UnreachableError):
         cluster.get(PATH)

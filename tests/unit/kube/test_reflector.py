@@ -41,8 +41,9 @@ class InstantEvent(threading.Event):
 class World:
     """An API, a handler, and a reflector that stops when the streams are used up."""
 
-    def __init__(self, *names: str) -> None:
+    def __init__(self, *names: str, page_size: int = 500) -> None:
         self.api = FakeApi(*(held(name=name) for name in names))
+        self.api.page_size = page_size
         self.calls: list[tuple[str, list[str]]] = []
         self.restarts: list[str] = []
         self.stop = InstantEvent()
@@ -72,6 +73,9 @@ class World:
 
     def _record(self, kind: str, pods: Iterable[Pod]) -> None:
         self.calls.append((kind, [pod.metadata.name for pod in pods]))
+
+    def advance(self, seconds: float) -> None:
+        self.time += seconds
 
     def query_values(self, name: str) -> list[Any]:
         return [query.get(name) for query in self.api.queries]
@@ -111,8 +115,7 @@ def test_watch_starts_at_the_version_of_the_list() -> None:
 
 
 def test_pages_of_a_list_are_synced_together() -> None:
-    world = World("a", "b", "c", "d", "e")
-    world.api.page_size = 2
+    world = World("a", "b", "c", "d", "e", page_size=2)
     world.run()
 
     assert world.calls == [("sync", ["a", "b", "c", "d", "e"])]
@@ -122,8 +125,7 @@ def test_pages_of_a_list_are_synced_together() -> None:
 
 def test_oversized_page_is_read_in_smaller_pages(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(listing, "SMALL_PAGE", 600)  # a page of one pod is small
-    world = World("a", "b", "c", "d", "e")
-    world.api.page_size = 2
+    world = World("a", "b", "c", "d", "e", page_size=2)
     world.api.before("GET", *[raising(ResponseTooLargeError("too large"))] * 4)
     world.run()
 
@@ -193,8 +195,7 @@ def test_failing_watch_lists_again(
     ids=["500", "410", "unreachable"],
 )
 def test_partial_list_is_not_synced(failure: Exception) -> None:
-    world = World("a", "b", "c")
-    world.api.page_size = 2
+    world = World("a", "b", "c", page_size=2)
     world.api.before("GET", lambda: None, raising(failure))  # the second page fails
     world.run()
 
@@ -216,8 +217,7 @@ def test_missing_kind_deletes_nothing(absent: str) -> None:
 
 @pytest.mark.parametrize("status", [429, 503, 504])
 def test_unavailable_page_is_requested_again(status: int, caplog: pytest.LogCaptureFixture) -> None:
-    world = World("a", "b", "c")
-    world.api.page_size = 2
+    world = World("a", "b", "c", page_size=2)
     errors = [
         ApiStatusError(f"HTTP {status}: current: {number}", status=status) for number in range(3)
     ]
@@ -241,8 +241,7 @@ def test_unavailable_page_is_requested_again(status: int, caplog: pytest.LogCapt
     ],
 )
 def test_page_retry_honours_retry_after(retry_after: float, pause: float) -> None:
-    world = World("a", "b", "c")
-    world.api.page_size = 2
+    world = World("a", "b", "c", page_size=2)
     world.api.before("GET", lambda: None, raising(status_error(429, retry_after=retry_after)))
     world.run()
 
@@ -251,8 +250,7 @@ def test_page_retry_honours_retry_after(retry_after: float, pause: float) -> Non
 
 
 def test_list_restarts_when_a_page_keeps_failing() -> None:
-    world = World("a", "b", "c")
-    world.api.page_size = 2
+    world = World("a", "b", "c", page_size=2)
 
     def too_long() -> None:
         world.time += reflector.FURTHER_SECONDS
@@ -267,8 +265,7 @@ def test_list_restarts_when_a_page_keeps_failing() -> None:
 
 
 def test_stop_interrupts_a_page_retry() -> None:
-    world = World("a", "b", "c")
-    world.api.page_size = 2
+    world = World("a", "b", "c", page_size=2)
 
     def stopped() -> None:
         world.stop.set()
@@ -291,9 +288,7 @@ def test_invalid_list_is_requested_again() -> None:
     assert world.restarts == ["error", "end", "stop"]
 
 
-def test_invalid_pod_does_not_affect_others(
-    caplog: pytest.LogCaptureFixture,
-) -> None:
+def test_invalid_pod_does_not_affect_others(caplog: pytest.LogCaptureFixture) -> None:
     world = World("a", "b", "c")
     world.api.pods["default", "b"]["metadata"]["creationTimestamp"] = "yesterday"
     invalid = event(
@@ -355,12 +350,8 @@ def test_successful_list_alone_does_not_reset_the_backoff(
 
 def test_backoff_resets_after_a_lasting_watch() -> None:
     world = World("a")
-
-    def lasting() -> Iterator[bytes]:
-        world.time += reflector.LASTING_SECONDS
-        yield error(500)
-
-    world.run(*([error(500)] for _ in range(4)), lasting(), [error(500)])
+    lasting = acting(lambda: world.advance(reflector.LASTING_SECONDS), error(500))
+    world.run(*([error(500)] for _ in range(4)), lasting, [error(500)])
 
     fourth, fifth, sixth = world.stop.waits[3:6]
     assert 0.8 <= fourth <= 1.6
@@ -370,12 +361,8 @@ def test_backoff_resets_after_a_lasting_watch() -> None:
 
 def test_short_watches_resume_at_the_last_version_without_a_busy_loop() -> None:
     world = World("a")
-
-    def lasting() -> Iterator[bytes]:
-        world.time += reflector.BACKOFF_SECONDS
-        yield change("ADDED", "b")
-
-    world.run([], [], lasting())
+    lasting = acting(lambda: world.advance(reflector.BACKOFF_SECONDS), change("ADDED", "b"))
+    world.run([], [], lasting)
 
     assert world.query_values("resourceVersion")[1:] == ["101", "101", "101", "5"]
     assert world.restarts == ["end"] * 4 + ["stop"]
@@ -384,11 +371,7 @@ def test_short_watches_resume_at_the_last_version_without_a_busy_loop() -> None:
 
 def test_objects_are_relisted_periodically() -> None:
     world = World("a")
-
-    def later() -> None:
-        world.time += reflector.RELIST_SECONDS
-
-    world.run(acting(later, change("ADDED", "b")))
+    world.run(acting(lambda: world.advance(reflector.RELIST_SECONDS), change("ADDED", "b")))
 
     assert world.calls == [("sync", ["a"]), ("update", ["b"]), ("sync", ["a"])]
     assert world.restarts == ["end", "relist", "end", "stop"]

@@ -54,7 +54,9 @@ def world() -> Iterator[World]:
         yield made
 
 
-def test_idle_connection_is_reused(world: World) -> None:
+def test_idle_connection_is_needed_and_reused(world: World) -> None:
+    assert not world.send()
+    assert world.receive() == []
     with world.connect() as server:
         for _ in range(2):
             assert world.send()
@@ -62,11 +64,6 @@ def test_idle_connection_is_reused(world: World) -> None:
             server.sendall(OK)
             world.receive()
     assert world.results == [b"{}"] * 2
-
-
-def test_send_needs_an_idle_connection(world: World) -> None:
-    assert not world.send()
-    assert world.receive() == []
 
 
 def test_response_is_assembled_from_parts(world: World) -> None:

@@ -56,6 +56,13 @@ def assert_not_ahead(clock: ServerClock, server: Server, local: float) -> None:
     assert bound <= server.time(local) + ULP
 
 
+def assert_narrow(clock: ServerClock, local: float, offset: float) -> None:
+    bounds = clock.bounds(local)
+    assert bounds is not None
+    assert bounds.width < 0.01
+    assert bounds.low - ULP <= offset <= bounds.high + ULP
+
+
 offsets = st.floats(EPOCH - 400 * DAY, EPOCH + 400 * DAY)
 rates = st.floats(-DRIFT * 0.99, DRIFT * 0.99)
 requests = st.lists(
@@ -96,25 +103,19 @@ def test_three_turns_narrow_the_bounds_below_ten_milliseconds(
     # The first turn is the first response.
     local = follow(clock, server, 5_000.0, turns=4, latency=latency)
 
-    bounds = clock.bounds(local)
-    assert bounds is not None
-    assert bounds.width < 0.01
-    assert bounds.low - ULP <= offset <= bounds.high + ULP
+    assert_narrow(clock, local, offset)
 
 
-def test_time_is_unknown_before_the_first_response() -> None:
+def test_first_response_bounds_the_unknown_clock_by_a_second_plus_latency() -> None:
     clock = ServerClock()
-
     assert clock.bounds(3.0) is None
     assert clock.lower_bound(3.0) is None
     assert clock.next_probes(3.0) == [3.0]
 
-
-def test_first_response_bounds_the_clock_by_a_second_plus_latency() -> None:
-    clock = ServerClock()
     clock.observe(sent=10.0, received=10.5, date=1_000.0)
 
     assert Bounds(989.5, 991.0) == clock.bounds(10.5)
+    assert clock.bounds(9.0) == clock.bounds(10.5)  # a past time
 
 
 def test_bounds_widen_by_the_drift_without_responses() -> None:
@@ -123,13 +124,6 @@ def test_bounds_widen_by_the_drift_without_responses() -> None:
 
     assert Bounds(1_000.0 - 100 * DRIFT, 1_001.0 + 100 * DRIFT) == clock.bounds(100.0)
     assert pytest.approx(1_100.0 - 100 * DRIFT) == clock.lower_bound(100.0)
-
-
-def test_bounds_do_not_shrink_for_past_times() -> None:
-    clock = ServerClock()
-    clock.observe(sent=10.0, received=10.0, date=1_000.0)
-
-    assert clock.bounds(10.0) == clock.bounds(9.0)
 
 
 @pytest.mark.parametrize(
@@ -198,10 +192,7 @@ def test_forward_step_is_followed_and_narrowed_again(offset: float, step: float)
         local = stepped_server.answer(clock, local + 1.0, 0.0005, 0.0005)
 
     local = follow(clock, stepped_server, local, turns=3, latency=0.0005)
-    bounds = clock.bounds(local)
-    assert bounds is not None
-    assert bounds.width < 0.01
-    assert bounds.low - ULP <= offset + step <= bounds.high + ULP
+    assert_narrow(clock, local, offset + step)
 
 
 def test_clock_is_stable_since_it_was_last_set() -> None:

@@ -174,19 +174,13 @@ def test_missing_response_times_out_and_discards_idle_connections(make_transport
         assert not client._idle
 
 
-def test_idle_connections_are_limited(serve: Serve, make_transport: Connect) -> None:
+@pytest.mark.parametrize("size", [0, 4], ids=["too many", "close"])
+def test_idle_connection_is_closed(serve: Serve, make_transport: Connect, size: int) -> None:
     server = serve([OK, OK])
-    client = make_transport(Credentials(f"http://127.0.0.1:{server.port}"), size=0)
+    client = make_transport(Credentials(f"http://127.0.0.1:{server.port}"), size=size)
     get(client)
-
-    assert server.closed.acquire(timeout=PATIENCE)
-
-
-def test_close_closes_idle_connections(serve: Serve, plain: Plain) -> None:
-    server = serve([OK, OK])
-    client = plain(server)
-    get(client)
-    client.close()
+    if size:
+        client.close()
 
     assert server.closed.acquire(timeout=PATIENCE)
 

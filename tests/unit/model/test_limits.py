@@ -6,10 +6,9 @@ from holdfast.webhook.model import limits
 from holdfast.webhook.model.objects import Pod
 from tests.support.builders import make_pod, make_review
 from tests.support.hostile import PATHS, check_document
+from tests.support.matching import PREFERRED, REQUIRED, required_affinity
 
 NODE = "spec.affinity.nodeAffinity"
-REQUIRED = "requiredDuringSchedulingIgnoredDuringExecution"
-PREFERRED = "preferredDuringSchedulingIgnoredDuringExecution"
 
 
 def make_delayed_pod(**spec: Any) -> Any:
@@ -19,7 +18,7 @@ def make_delayed_pod(**spec: Any) -> Any:
 
 
 def requiring(*terms: Any) -> Any:
-    return make_delayed_pod(affinity={"nodeAffinity": {REQUIRED: {"nodeSelectorTerms": [*terms]}}})
+    return make_delayed_pod(affinity=required_affinity(*terms))
 
 
 def preferring(*terms: Any) -> Any:

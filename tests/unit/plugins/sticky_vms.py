@@ -3,14 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
-from holdfast.webhook.framework.plugin import Context, Result
+from holdfast.webhook.framework.plugin import Result
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.edits import AddFinalizer, Edit, Requirement, RequireNodes
 from holdfast.webhook.plugins.sticky import Sticky
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
-from tests.support.builders import Document, make_pipeline, read_review
+from tests.support.builders import Document, call, handle_with, make_pipeline
 from tests.support.fakes import FakeLookup
 from tests.support.vm_builders import VM_UID, VMI_UID, make_launcher, make_vmi, owner_of
 
@@ -38,24 +37,16 @@ def cluster(vm: Document | None, vmi: Document | None = None) -> FakeLookup:
 
 
 def sticky(lookup: FakeLookup, **args: Any) -> Sticky:
-    handle = Handle()
-    handle.connect(lookup=lookup)
-    return Sticky(StickyArgs(**{"account": kubevirt.CONTROLLER_ACCOUNT, **args}), handle)
-
-
-def context_of(pod: Document, **request: Any) -> Context:
-    review = read_review(pod, **{"userInfo": KUBEVIRT, **request})
-    return Context(review, "*", 0)
+    own_args: dict[str, Any] = {"account": kubevirt.CONTROLLER_ACCOUNT, **args}
+    return Sticky(StickyArgs(**own_args), handle_with(lookup=lookup))
 
 
 def mutate(plugin: Sticky, pod: Document | None = None, **request: Any) -> Result:
-    context = context_of(make_launcher() if pod is None else pod, **request)
-    return plugin.mutate(context.review.pod, context)
+    return call(plugin, "mutate", pod or make_launcher(), **{"userInfo": KUBEVIRT, **request})
 
 
 def validate(plugin: Sticky, pod: Document, **request: Any) -> Result:
-    context = context_of(pod, **request)
-    return plugin.validate(context.review.pod, context)
+    return call(plugin, "validate", pod, **{"userInfo": KUBEVIRT, **request})
 
 
 def edits(vm: Document, vmi: Document | None = None, pod: Any = None, **args: Any) -> list[Edit]:
@@ -85,6 +76,4 @@ FORGERIES: Mapping[str, tuple[Document, Document]] = {
 
 
 def sticky_pipeline(lookup: FakeLookup, args: str = "{}") -> AdmissionPipeline:
-    handle = Handle()
-    handle.connect(lookup=lookup)
-    return make_pipeline(STICKY_ALONE % args, handle=handle)
+    return make_pipeline(STICKY_ALONE % args, handle=handle_with(lookup=lookup))

@@ -9,7 +9,6 @@ from holdfast.webhook.framework.plugin import (
     Allow,
     Args,
     Code,
-    Context,
     Permit,
     Reject,
     Result,
@@ -23,6 +22,7 @@ from holdfast.webhook.model.edits import AddGate, RemoveAnnotation
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.approval import Approval
 from holdfast.webhook.report import held_pods
+from tests.support import builders
 from tests.support.builders import CREATED_MS, make_decider, make_pod, read_review
 from tests.support.scripted import pipeline_of
 
@@ -57,9 +57,7 @@ def test_grammar(text: str, expected: str | None) -> None:
 
 
 def call(point: str, annotations: dict[str, str], operation: str = "CREATE", **pod: Any) -> Result:
-    review = read_review(make_pod(annotations, **pod), operation=operation)
-    result: Result = getattr(plugin, point)(review.pod, Context(review, "*", CREATED_MS))
-    return result
+    return builders.call(plugin, point, make_pod(annotations, **pod), operation=operation)
 
 
 def test_pod_gets_the_gate_and_loses_copied_approvals() -> None:
@@ -127,9 +125,8 @@ def test_workload_disrupted_by_a_long_hold_gets_a_warning(
     kind: str, spec: Any, warning: str
 ) -> None:
     workload = {"spec": {"template": {"metadata": {"annotations": {KEY: "why"}}}, **spec}}
-    group = "apps" if kind == "Deployment" else "batch"
-    review = read_review(workload, kind={"group": group, "version": "v1", "kind": kind})
-    result = plugin.validate(review.pod, Context(review, "*", CREATED_MS))
+    group = {"group": "apps" if kind == "Deployment" else "batch", "version": "v1", "kind": kind}
+    result = builders.call(plugin, "validate", workload, kind=group)
     assert list(result.warnings) == ([f"holdfast: {warning}"] if warning else [])
 
 

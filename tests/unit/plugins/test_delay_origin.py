@@ -4,14 +4,13 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.errors import ApiStatusError, LookupLimitError, UnreachableError
-from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import Allow, Wait
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.objects import ObjectKey, Pod
 from holdfast.webhook.plugins import delay_origin
 from holdfast.webhook.plugins.delay import Delay, DelayArgs
 from holdfast.webhook.plugins.delay_origin import DELAY_FROM
-from tests.support.builders import CREATED_MS, HOUR, MINUTE, held, instant
+from tests.support.builders import CREATED_MS, HOUR, MINUTE, handle_with, held, instant
 from tests.support.vm_builders import owner_of
 
 REPLICA_SET = "/apis/apps/v1/namespaces/default/replicasets/web"
@@ -39,8 +38,7 @@ class Cluster:
         self.answer = answer
         self.read: list[str] = []
         self.rechecked = threading.Event()
-        handle = Handle()
-        handle.connect(lookup=self, waiting=self, bounds_ms=lambda: (0, 0))  # type: ignore[arg-type]
+        handle = handle_with(lookup=self, waiting=self, bounds_ms=lambda: (0, 0))
         self.plugin = Delay(DelayArgs(), handle)
 
     def get(self, path: str, *, max_age: float = 0.0) -> Any:
@@ -197,8 +195,8 @@ def test_noisy_namespace_does_not_delay_lookups_of_others() -> None:
         def recheck(self, _key: ObjectKey, _at_ms: int = 0) -> None:
             answered.release()
 
-    handle, slow_lookup = Handle(), SlowLookup()
-    handle.connect(lookup=slow_lookup, waiting=slow_lookup, bounds_ms=lambda: (0, 0))  # type: ignore[arg-type]
+    slow_lookup = SlowLookup()
+    handle = handle_with(lookup=slow_lookup, waiting=slow_lookup, bounds_ms=lambda: (0, 0))
     plugin = Delay(DelayArgs(), handle)
     pods = [("noisy", f"web-{number}") for number in range(50)] + [("quiet", "web")]
 

@@ -7,14 +7,13 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.errors import ApiStatusError, NoCredentialsError, UnreachableError
-from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.plugin import Args, Context, skip
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.approvals import GATE, KEY
 from holdfast.webhook.model.edits import AddGate
 from holdfast.webhook.model.review import PodReview
 from holdfast.webhook.plugins.approval import Approval
-from tests.support.builders import CREATED_MS, make_delay, make_pod, read_review
+from tests.support.builders import CREATED_MS, handle_with, make_delay, make_pod, read_review
 from tests.support.fakes import FakeLookup
 from tests.support.scripted import pipeline_of
 from tests.support.vm_builders import make_vmi, owner_of
@@ -35,9 +34,7 @@ def created_by(user: str, **pod: Any) -> PodReview:
 
 
 def connected(lookup: FakeLookup) -> Approval:
-    handle = Handle()
-    handle.connect(lookup=lookup)
-    return Approval(Args(), handle)
+    return Approval(Args(), handle_with(lookup=lookup))
 
 
 def is_held(plugin: Approval, review: PodReview) -> bool:

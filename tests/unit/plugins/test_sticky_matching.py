@@ -32,20 +32,16 @@ def test_only_pods_of_vmis_may_block(pod: Document, expected: bool) -> None:
     assert make_pipeline().may_block(read_review(pod)) is expected
 
 
-def test_match_covers_pods_but_not_templates() -> None:
-    plugin = Sticky(StickyArgs())
-    assert plugin.match("object.spec.template") == "false"
-    assert plugin.match("object") == (
+def test_match_covers_pods_in_the_configured_namespaces_but_not_templates() -> None:
+    any_plugin, plugin = Sticky(StickyArgs()), Sticky(StickyArgs(namespaces=("a", "b")))
+    condition = any_plugin.match("object")
+    assert condition == (
         "has(object.metadata.ownerReferences) && (object.metadata.ownerReferences.size() > 100 || "
         "object.metadata.ownerReferences.exists(one, has(one.controller) && one.controller && "
         "one.kind == 'VirtualMachineInstance' && one.apiVersion.startsWith('kubevirt.io/')))"
     )
-
-
-def test_match_is_limited_to_the_configured_namespaces() -> None:
-    plugin = Sticky(StickyArgs(namespaces=("a", "b")))
-    condition = Sticky(StickyArgs()).match("object")
     assert plugin.match("object") == f"{condition} && request.namespace in ['a', 'b']"
+    assert any_plugin.match("object.spec.template") == "false"
     assert plugin.match("object.spec.template") == "false"
     for namespace, expected in (("a", True), ("b", True), ("c", False), ("", True)):
         assert plugin.concerns(Pod.of(make_launcher(namespace=namespace))) is expected
@@ -94,7 +90,7 @@ def test_invalid_arguments(args: dict[str, Any], expected: str) -> None:
     assert str(caught.value) == expected
 
 
-def test_missing_kubevirt_is_logged_at_startup(caplog: pytest.LogCaptureFixture) -> None:
+def test_start_logs_missing_kubevirt_or_raises(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO, "holdfast.plugins")
     lookup = FakeLookup()
     sticky(lookup).start()
@@ -105,9 +101,6 @@ def test_missing_kubevirt_is_logged_at_startup(caplog: pytest.LogCaptureFixture)
     assert caplog.messages == ["plugin sticky: KubeVirt is not installed; idle until it is"]
     assert lookup.asked == ["/apis/kubevirt.io/v1"] * 2
 
-
-def test_start_raises_if_the_lookup_fails() -> None:
-    lookup = FakeLookup()
     lookup.failures.append(status_error(503))
     with pytest.raises(ClusterError):
         sticky(lookup).start()

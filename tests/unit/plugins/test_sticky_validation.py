@@ -56,18 +56,15 @@ LOST = (
 BOTH = 'finalizer holdfast.dev/sticky and required node affinity "metadata.name In [node-1]"'
 
 
-def test_pod_without_finalizer_and_node_affinity_is_rejected() -> None:
-    result = validate(sticky(cluster(make_vm(RECORD))), make_launcher())
-    assert result == Result(Code.REJECT, (), LOST % BOTH)
+def test_pod_without_its_finalizer_or_without_its_node_in_one_term_is_rejected() -> None:
+    plugin = sticky(cluster(make_vm(RECORD)))
+    assert validate(plugin, make_launcher()) == Result(Code.REJECT, (), LOST % BOTH)
 
-
-def test_pod_without_the_node_in_one_term_is_rejected() -> None:
     pod = patched(sticky_pipeline(cluster(make_vm(RECORD))), make_launcher())
     terms = pod["spec"]["affinity"]["nodeAffinity"][REQUIRED]["nodeSelectorTerms"]
     terms.append({"matchExpressions": [{"key": "a", "operator": "Exists"}]})
-
-    result = validate(sticky(cluster(make_vm(RECORD))), pod)
-    assert result.reason == LOST % 'required node affinity "metadata.name In [node-1]"'
+    reason = LOST % 'required node affinity "metadata.name In [node-1]"'
+    assert validate(plugin, pod).reason == reason
 
 
 def named(*nodes: str) -> Document:

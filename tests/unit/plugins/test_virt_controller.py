@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.errors import ClusterError
-from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.kube import discovery
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.plugins.virt_controller import AUTO, VirtController
+from tests.support.builders import handle_with
 from tests.support.fakes import FakeLookup, status_error
 
 LIST, KINDS, GROUPS = kubevirt.INSTALLATIONS, kubevirt.API_PATH, discovery.GROUPS
@@ -37,9 +37,7 @@ def kinds(*names: str) -> dict[str, Any]:
 class Finder:
     def __init__(self, objects: dict[str, Any]) -> None:
         self.lookup = FakeLookup(objects)
-        handle = Handle()
-        handle.connect(lookup=self.lookup)
-        self.is_user = VirtController(AUTO, handle).is_user
+        self.is_user = VirtController(AUTO, handle_with(lookup=self.lookup)).is_user
 
 
 @pytest.mark.parametrize(

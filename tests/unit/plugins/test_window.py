@@ -5,16 +5,7 @@ from typing import Any
 import pytest
 
 from holdfast.webhook.errors import ConfigurationError
-from holdfast.webhook.framework.plugin import (
-    Allow,
-    Args,
-    Code,
-    Context,
-    Permit,
-    Result,
-    Wait,
-    success,
-)
+from holdfast.webhook.framework.plugin import Allow, Args, Code, Permit, Result, Wait, success
 from holdfast.webhook.model import approvals
 from holdfast.webhook.model.annotations import JITTER, NEVER_MS
 from holdfast.webhook.model.edits import AddGate
@@ -23,7 +14,8 @@ from holdfast.webhook.plugins import window
 from holdfast.webhook.plugins.approval import Approval
 from holdfast.webhook.plugins.named_windows import NamedWindow
 from holdfast.webhook.plugins.window import GATE, KEY, Window, WindowArgs
-from tests.support.builders import CREATED_MS, HOUR, MINUTE, held, make_delay, make_pod, read_review
+from tests.support import builders
+from tests.support.builders import CREATED_MS, HOUR, MINUTE, held, make_delay, make_pod
 from tests.support.counting import counted
 from tests.support.scripted import decider_of
 from tests.support.window_values import WINDOWS, WindowRefusal
@@ -37,11 +29,8 @@ def window_of(*windows: NamedWindow, **args: Any) -> Window:
     return Window(WindowArgs(windows=windows, **args))
 
 
-def call(point: str, text: str | None, plugin: Window | None = None, **fields: Any) -> Result:
-    review = read_review(make_pod({} if text is None else {KEY: text}, **fields))
-    method = getattr(plugin or window_of(NIGHT), point)
-    result: Result = method(review.pod, Context(review, "*", CREATED_MS))
-    return result
+def call(point: str, text: str, plugin: Window | None = None, **fields: Any) -> Result:
+    return builders.call(plugin or window_of(NIGHT), point, make_pod({KEY: text}, **fields))
 
 
 @pytest.mark.parametrize("row", WINDOWS, ids=lambda row: f"{row.value[:30]}")
@@ -213,9 +202,9 @@ def warnings_about(kind: str, text: str, after_ms: int = 0, **spec: Any) -> list
     workload = {"spec": {"template": {"metadata": {"annotations": {KEY: text}}}, **spec}}
     if kind == "CronJob":
         workload = {"spec": {"jobTemplate": workload}}
-    review = read_review(workload, kind={"group": "batch", "version": "v1", "kind": kind})
-    result = window_of().validate(review.pod, Context(review, "*", CREATED_MS + after_ms))
-    return list(result.warnings)
+    group = {"group": "batch", "version": "v1", "kind": kind}
+    now_ms = CREATED_MS + after_ms
+    return list(builders.call(window_of(), "validate", workload, now_ms, kind=group).warnings)
 
 
 def test_deadline_before_the_window_opens_gets_a_warning() -> None:

@@ -107,16 +107,9 @@ def test_replica_with_an_untrusted_certificate_is_ignored() -> None:
     """Not every endpoint of the Service need be a replica, and only replicas are trusted."""
     world = installed()
     untrusted = authority.issue(authority.new_ca("x", now=NOW), common_name="x", now=NOW)
+    replica = Replica("10.0.0.9", True, authority.read(untrusted.certificate), OTHER)
     ask = world.publisher.ask
-    world.publisher.ask = lambda api, service: [
-        *ask(api, service),
-        Replica(
-            "10.0.0.9",
-            called=True,
-            certificate=authority.read(untrusted.certificate),
-            conditions=OTHER,
-        ),
-    ]
+    world.publisher.ask = lambda api, service: [*ask(api, service), replica]
     world.edit(lambda configuration: configuration["webhooks"][0].update(matchConditions=[]))
     world.reconcile_times()
 

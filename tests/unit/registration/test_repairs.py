@@ -92,14 +92,11 @@ class FullApi(FakeApi):
 
     def request(self, method: str, path: str, **options: Any) -> bytes:
         is_full = len(msgspec.json.encode(self.objects.get(path))) > LARGE
-        if is_full and options.get("content_type") == APPLY_PATCH and not is_dry_run(options):
+        is_dry_run = "dryRun" in (options.get("query") or {})
+        if is_full and options.get("content_type") == APPLY_PATCH and not is_dry_run:
             self.requests.append((method, path))
             raise status_error(500)  # etcdserver: request is too large
         return super().request(method, path, **options)
-
-
-def is_dry_run(options: dict[str, Any]) -> bool:
-    return "dryRun" in (options.get("query") or {})
 
 
 def test_configurations_full_of_managed_fields_are_restored() -> None:

@@ -120,11 +120,6 @@ def test_certificate_is_read_if_the_health_port_is_closed(tmp_path: Path, serve:
     assert (result.certificate, result.conditions) == (certificate, None)
 
 
-def test_unresponsive_replica_is_listed() -> None:
-    (result,) = ask_all(slices(free_port(), {"ready": True}), SERVICE)
-    assert result == replicas.Replica("127.0.0.1", True)
-
-
 @pytest.mark.parametrize(
     ("conditions", "called"),
     [
@@ -137,9 +132,11 @@ def test_unresponsive_replica_is_listed() -> None:
         ),
     ],
 )
-def test_called_follows_the_endpoint_conditions(conditions: dict[str, bool], called: bool) -> None:
+def test_unresponsive_replica_is_listed_and_is_called_as_its_endpoint_says(
+    conditions: dict[str, bool], called: bool
+) -> None:
     (result,) = ask_all(slices(free_port(), conditions), SERVICE)
-    assert result.called is called
+    assert result == replicas.Replica("127.0.0.1", called)
 
 
 def test_no_replicas() -> None:

@@ -70,25 +70,15 @@ class World:
         if self.mounts and f"{SECRETS}/{LEAF_SECRET}" in self.api.objects:
             self.served = authority.read(self.data(LEAF_SECRET)["tls.crt"])
         return [
-            Replica(
-                f"10.0.0.{number}",
-                called=True,
-                certificate=self.served if digest is not None else None,
-                conditions=digest,
-            )
+            Replica(f"10.0.0.{number}", True, self.served if digest is not None else None, digest)
             for number, digest in enumerate(self.conditions)
         ]
 
     def roll_out(self, **status: int) -> None:
-        complete = {"observedGeneration": 3, "replicas": 2, "updatedReplicas": 2}
-        self.api.put(
-            DEPLOYMENT,
-            {
-                "metadata": {"generation": 3},
-                "spec": {"replicas": 2},
-                "status": {**complete, "availableReplicas": 2, **status},
-            },
-        )
+        counts = {"replicas": 2, "updatedReplicas": 2, "availableReplicas": 2}
+        status = {"observedGeneration": 3, **counts, **status}
+        spec = {"replicas": 2}
+        self.api.put(DEPLOYMENT, {"metadata": {"generation": 3}, "spec": spec, "status": status})
 
     def reconcile_times(self, count: int = 3) -> None:
         for _ in range(count):

@@ -128,9 +128,8 @@ def test_foreign_gate_remains_after_release() -> None:
 
 def test_pod_with_only_a_foreign_gate() -> None:
     report = explained(make_pod({"delay": "15"}, gates=["example.com/quota"]))
-    assert (
-        state(report) == "is not held by Holdfast, but by other scheduling gates: example.com/quota"
-    )
+    other_gates = "other scheduling gates: example.com/quota"
+    assert state(report) == f"is not held by Holdfast, but by {other_gates}"
     assert report["What to do"] == "the component that added example.com/quota must remove it"
 
 

@@ -72,10 +72,7 @@ def test_installed_plugin_may_have_no_due_time() -> None:
     ("requested", "waits"),
     [
         ({"holdfast.dev/pace": "2"}, "pace: at most 2 starting"),
-        (
-            {"holdfast.dev/after": "job/none"},
-            "after: waits for (state unknown) job/none:Complete",
-        ),
+        ({"holdfast.dev/after": "job/none"}, "after: waits for (state unknown) job/none:Complete"),
         ({"holdfast.dev/approval": "2.4"}, "approval: 2.4"),
     ],
     ids=["pace", "after", "approval"],
@@ -166,10 +163,9 @@ def test_freeze_is_a_lower_bound_for_an_unknown_due_time() -> None:
     assert (held_pod.held_by, held_pod.due_ms) == ("delay=15s, approval=2.4, freeze=x", None)
     assert held_pods.left(held_pod, CREATED_MS) == ">=1h"
     assert held_pod.remark_at(CREATED_MS) == f"{remark}; approval: 2.4"
-    briefly_frozen = held_pods.described(
-        pod, make_decider(), Freeze("default", "x", CREATED_MS + 5_000)
-    )
-    assert held_pods.left(briefly_frozen, CREATED_MS) == ">=15s"
+    brief_freeze = Freeze("default", "x", CREATED_MS + 5_000)
+    held_pod = held_pods.described(pod, make_decider(), brief_freeze)
+    assert held_pods.left(held_pod, CREATED_MS) == ">=15s"
 
 
 def test_lower_bound_determines_order_and_document_fields() -> None:
@@ -187,9 +183,7 @@ def test_lower_bound_determines_order_and_document_fields() -> None:
 def test_long_text_is_truncated_only_in_the_narrow_table() -> None:
     reason = "schema change of release 2.4, as agreed with the team"
     held_pod = described({"delay": "15", "holdfast.dev/approval": reason}, gates=[GATE, APPROVAL])
-    assert (
-        held_pods.row(held_pod, CREATED_MS)[4]
-        == "delay=15s, approval=schema change of release 2.4,…"
-    )
+    row = held_pods.row(held_pod, CREATED_MS)
+    assert row[4] == "delay=15s, approval=schema change of release 2.4,…"
     row = held_pods.row(held_pod, CREATED_MS, wide=True)
     assert row[4] == f"delay=15s, approval={reason}"

@@ -10,6 +10,7 @@ from holdfast.webhook.report.obstacles import Template
 from holdfast.webhook.report.pod_status import PodWithStatus
 from tests.support.builders import held, make_pod
 from tests.support.fakes import FakeApi
+from tests.support.matching import required_affinity
 from tests.support.vm_builders import make_launcher, owner_of
 from tests.unit.report.explained import explained
 
@@ -21,9 +22,8 @@ def requiring(pod: dict[str, Any], *values: tuple[str, str], field: str = "") ->
     fields = [
         {"key": "metadata.name", "operator": "In", "values": [name]} for name in field.split()
     ]
-    terms = [{"matchExpressions": expressions, "matchFields": fields}]
-    required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
-    pod["spec"]["affinity"] = {"nodeAffinity": required}
+    term = {"matchExpressions": expressions, "matchFields": fields}
+    pod["spec"]["affinity"] = required_affinity(term)
     return pod
 
 

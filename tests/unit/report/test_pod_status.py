@@ -7,6 +7,7 @@ from holdfast.webhook.model.nodes import Node
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.report import pod_status
 from holdfast.webhook.report.pod_status import HOSTNAME, NodeState, Pin
+from tests.support.matching import make_node, required_affinity
 
 BY_NAME = {"matchFields": [{"key": "metadata.name", "operator": "In", "values": ["node-1"]}]}
 BY_LABEL = {
@@ -19,9 +20,8 @@ ANYWHERE = {"matchExpressions": [{"key": "a", "operator": "Exists"}]}
 
 
 def pod(*terms: Any, selector: dict[str, str] | None = None) -> Pod:
-    required = {"nodeSelectorTerms": list(terms)}
-    affinity = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}}
-    return Pod.of({"spec": {"affinity": affinity if terms else None, "nodeSelector": selector}})
+    affinity = required_affinity(*terms) if terms else None
+    return Pod.of({"spec": {"affinity": affinity, "nodeSelector": selector}})
 
 
 @pytest.mark.parametrize(
@@ -45,11 +45,9 @@ def test_pins(pinned: Pod, names: list[str], labels: list[str]) -> None:
 
 
 def node(*, cordoned: bool = False, ready: str = "True", **labels: str) -> Node:
-    conditions = [{"type": "Ready", "status": ready, "reason": "KubeletNotReady"}]
-    metadata = {"name": "n", "labels": labels}
-    status = {"conditions": conditions}
-    source = {"metadata": metadata, "spec": {"unschedulable": cordoned}, "status": status}
-    return msgspec.convert(source, Node)
+    condition = {"type": "Ready", "status": ready, "reason": "KubeletNotReady"}
+    source = {**make_node("n", labels), "status": {"conditions": [condition]}}
+    return msgspec.convert({**source, "spec": {"unschedulable": cordoned}}, Node)
 
 
 @pytest.mark.parametrize(

@@ -71,9 +71,8 @@ def test_template_is_previewed_as_its_pods(kind: str, group: str) -> None:
 
 def test_daemon_set_pods_are_not_placed() -> None:
     assert previewed(workload("DaemonSet", "apps", {"type": "space"})).diff == []
-    assert "kubernetes.io/role" in "".join(
-        previewed(workload("Job", "batch", {"type": "space"})).diff
-    )
+    job = previewed(workload("Job", "batch", {"type": "space"}))
+    assert "kubernetes.io/role" in "".join(job.diff)
 
 
 def test_vm_is_validated_but_its_template_is_not_mutated() -> None:
@@ -227,10 +226,8 @@ def test_dry_run_compares_only_fields_that_holdfast_sets() -> None:
         "spec": {"schedulingGates": [{"name": "g"}], "containers": [], "nodeName": "n"},
         "status": {},
     }
-    assert server_preview.decided(stored) == {
-        "metadata": written,
-        "spec": {"schedulingGates": [{"name": "g"}]},
-    }
+    spec = {"schedulingGates": [{"name": "g"}]}
+    assert server_preview.decided(stored) == {"metadata": written, "spec": spec}
 
 
 def test_template_of_an_unknown_kind() -> None:
@@ -240,16 +237,13 @@ def test_template_of_an_unknown_kind() -> None:
     assert preview.concerns(workload("Rollout", "argoproj.io", {}))
     assert not preview.concerns({"apiVersion": "argoproj.io/v1", "kind": "Rollout", "spec": None})
     assert "+  schedulingGates:" in result.diff
-    assert list(result.warnings) == [
-        (
-            "Holdfast does not know kind Rollout of argoproj.io/v1: its template is not checked at "
-            "kubectl apply, only its pods when they are created"
-        ),
-        (
-            'holdfast: unknown annotation "holdfast.dev/delai" has no effect: did you mean '
-            "holdfast.dev/delay?"
-        ),
-    ]
+    unknown_kind, unknown_key = result.warnings
+    assert unknown_kind == (
+        "Holdfast does not know kind Rollout of argoproj.io/v1: its template is not checked at "
+        "kubectl apply, only its pods when they are created"
+    )
+    effect = "has no effect: did you mean holdfast.dev/delay?"
+    assert unknown_key == f'holdfast: unknown annotation "holdfast.dev/delai" {effect}'
 
 
 SELECTED = make_pipeline(

@@ -29,9 +29,8 @@ def vm(writers: Sequence[Any] = (), /, **values: str) -> VirtualMachine:
 
 def vmi(owner: str = "vm-1", node: str = "node-1") -> Instance:
     owners = [owner_of(kubevirt.VM, "db", owner)]
-    return msgspec.convert(
-        make_vmi(owners=owners, name="db", namespace="shop", node=node), Instance
-    )
+    source = make_vmi(owners=owners, name="db", namespace="shop", node=node)
+    return msgspec.convert(source, Instance)
 
 
 def test_invalid_node_name_is_not_used_in_a_command() -> None:
@@ -81,17 +80,12 @@ ONE = StickyVm("shop", "db", "node-1", loose="", runs_on="node-2", remark="r")
 
 
 def test_vm_on_another_node_differs_from_its_record() -> None:
-    own_writers = [{"manager": "holdfast-controller", **OWNED}]
-    for writers, differs in (
-        (own_writers, True),
-        ([], True),
-        ([{"manager": "kubectl", **OWNED}], False),
-    ):
+    ours, theirs = ([{"manager": name, **OWNED}] for name in ("holdfast-controller", "kubectl"))
+    for writers, differs in ((ours, True), ([], True), (theirs, False)):
         sticky_vm = sticky_vms.described(vm(writers, node="node-2", uid="vm-1"), vmi(), ARGS)
         assert sticky_vm.differs == differs
-        assert sticky_vms.row(sticky_vm, CREATED_MS)[3] == (
-            "node-1 (differs)" if differs else "node-1"
-        )
+        runs_on = "node-1 (differs)" if differs else "node-1"
+        assert sticky_vms.row(sticky_vm, CREATED_MS)[3] == runs_on
         assert sticky_vms.document(sticky_vm)["differs"] == differs
         note = "to keep it on node-1, holdfast sticky set db node-1 -n shop"
         assert differs == (note in "\n".join(sticky_vms.shown(sticky_vm, None, required=True)))
@@ -137,11 +131,7 @@ def test_shown() -> None:
     [
         (ARGS, {}, ""),
         (ARGS, {"sticky": "false"}, "it has annotation holdfast.dev/sticky: false"),
-        (
-            StickyArgs(select="annotated"),
-            {},
-            "it has no annotation holdfast.dev/sticky: true",
-        ),
+        (StickyArgs(select="annotated"), {}, "it has no annotation holdfast.dev/sticky: true"),
         (StickyArgs(namespaces=("home",)), {}, "namespace shop is not configured"),
         (None, {}, "the sticky plugin does not run for its pods in this configuration"),
     ],

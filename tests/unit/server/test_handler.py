@@ -1,12 +1,12 @@
 import base64
 import json
 import logging
+from functools import partial
 from typing import Any
 
 import pytest
 
-from holdfast.webhook.framework.pipeline import AdmissionPipeline
-from holdfast.webhook.framework.plugin import Context, Result, success
+from holdfast.webhook.framework.plugin import Context, Plugin, Result, success
 from holdfast.webhook.model.annotations import HELD_ANNOTATION, NOT_BEFORE, PROFILE_ANNOTATION
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.kubevirt import STICKY_NODE, STICKY_NODE_UID
@@ -24,8 +24,10 @@ from holdfast.webhook.server.handler import (
 from holdfast.webhook.telemetry.metrics import ServerMetrics
 from tests.support.builders import (
     CREATED_MS,
+    DEPLOYMENT,
     GATE,
     HOUR,
+    VM,
     body,
     held,
     instant,
@@ -40,12 +42,13 @@ ALLOWED = {"uid": "c0ffee", "allowed": True, "auditAnnotations": {"review": "c0f
 
 
 class World:
-    """A handler with the default configuration at CREATED_MS, called directly or through Flask."""
+    """A handler at CREATED_MS, called directly or through Flask; by default with all plugins."""
 
-    def __init__(self, *, by_flask: bool = False) -> None:
+    def __init__(self, *plugins: Plugin, by_flask: bool = False, **settings: Any) -> None:
         self.metrics = ServerMetrics()
         self.ready = True
-        self.pipeline = make_pipeline(observe=self.metrics.observe_plugin)
+        make = partial(pipeline_of, *plugins) if plugins else partial(make_pipeline, **settings)
+        self.pipeline = make(observe=self.metrics.observe_plugin)
         self.handler = AdmissionHandler(
             self.pipeline,
             self.metrics,
@@ -73,19 +76,11 @@ class World:
         assert (response.status, response.content_type) == (200, JSON)
         return json.loads(response.body)["response"]
 
+    def metric(self, name: str, **labels: str) -> float | None:
+        return self.metrics.registry.get_sample_value(f"holdfast_{name}", labels)
+
     def reviews(self, path: str, outcome: str) -> float | None:
-        return count(self.metrics, path, outcome)
-
-
-def count(metrics: ServerMetrics, path: str, outcome: str) -> float | None:
-    labels = {"path": path, "outcome": outcome}
-    return metrics.registry.get_sample_value("holdfast_reviews_total", labels)
-
-
-def handler_of(
-    pipeline: AdmissionPipeline, metrics: ServerMetrics | None = None
-) -> AdmissionHandler:
-    return AdmissionHandler(pipeline, metrics or ServerMetrics(), conditions="")
+        return self.metric("reviews_total", path=path, outcome=outcome)
 
 
 @pytest.fixture(params=[False, True], ids=["handler", "flask"])
@@ -112,9 +107,12 @@ def test_mutate_holds_a_pod(world: World) -> None:
     assert world.reviews("mutate", "patched") == 1
 
 
-def test_mutate_leaves_other_pods_alone(world: World) -> None:
-    assert world.answer("/mutate", body(make_pod())) == ALLOWED
-    assert world.reviews("mutate", "allowed") == 1
+@pytest.mark.parametrize(
+    ("path", "pod"), [("mutate", make_pod()), ("validate", held({"delay": "15"}))]
+)
+def test_other_and_held_pods_are_left_alone(world: World, path: str, pod: Any) -> None:
+    assert world.answer(f"/{path}", body(pod)) == ALLOWED
+    assert world.reviews(path, "allowed") == 1
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate"])
@@ -137,20 +135,6 @@ def test_invalid_pod_is_rejected_and_logged(
     )
 
 
-def test_invalid_review_is_logged_with_its_peer(
-    world: World, caplog: pytest.LogCaptureFixture
-) -> None:
-    world.post("/mutate", b"{")
-    (record,) = caplog.records
-    assert record.getMessage().endswith(" peer=127.0.0.1")
-
-
-def test_validate_allows_a_held_pod(world: World) -> None:
-    response = world.answer("/validate", body(held({"delay": "15"})))
-
-    assert response == ALLOWED
-
-
 def test_warnings_are_returned(world: World) -> None:
     response = world.answer("/mutate", body(make_pod({"delay": "15"}, node="n1")))
 
@@ -163,13 +147,12 @@ def test_warnings_are_returned(world: World) -> None:
 def test_sticky_record_removed_by_an_update_is_restored(world: World) -> None:
     record = {STICKY_NODE: "node-1", STICKY_NODE_UID: VM_UID}
     old, new = make_vm(record), make_vm()
-    kind = {"group": "kubevirt.io", "version": "v1", "kind": "VirtualMachine"}
-    response = world.answer("/mutate", body(new, operation="UPDATE", old=old, kind=kind))
+    response = world.answer("/mutate", body(new, operation="UPDATE", old=old, kind=VM))
     operations = json.loads(base64.b64decode(response["patch"]))
 
     assert apply_patch(new, operations) == old
     assert world.reviews("mutate", "patched") == 1.0
-    assert world.post("/mutate", body(new, kind=kind)).status == 400
+    assert world.post("/mutate", body(new, kind=VM)).status == 400
 
 
 @pytest.mark.parametrize(
@@ -182,7 +165,7 @@ def test_injected_clock_is_used(world: World, milliseconds: int, patched: bool) 
 
 
 def test_system_clock_is_the_default() -> None:
-    handler = handler_of(World().pipeline)
+    handler = AdmissionHandler(World().pipeline, ServerMetrics(), conditions="")
     content = body(make_pod({NOT_BEFORE: "2020-01-01T00:00:00Z"}))
     response = json.loads(handler.handle("/mutate", JSON, content).body)
 
@@ -197,7 +180,9 @@ def test_system_clock_is_the_default() -> None:
 @pytest.mark.parametrize(
     "content", [b"", b"{", b"[" * 100_000], ids=["empty", "truncated", "nested"]
 )
-def test_invalid_body(world: World, path: str, content: bytes) -> None:
+def test_invalid_body_is_rejected_and_logged_with_its_peer(
+    world: World, path: str, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
     response = world.post(f"/{path}", content)
 
     assert response.status == 400
@@ -205,6 +190,8 @@ def test_invalid_body(world: World, path: str, content: bytes) -> None:
         "the body is not an AdmissionReview of admission.k8s.io/v1: "
     )
     assert world.reviews(path, "bad") == 1
+    (record,) = caplog.records
+    assert record.getMessage().endswith(" peer=127.0.0.1")
 
 
 @pytest.mark.parametrize("kind", ["k" * 100_000, "\u23f0" * 100_000], ids=["plain", "escaped"])
@@ -292,20 +279,22 @@ class Failing(Delay):
         raise RuntimeError(f"secret of {pod.metadata.name} in {context.profile}")
 
 
-def test_plugin_failure_returns_500_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = ServerMetrics()
-    pipeline = make_pipeline(known={"delay": Failing}, observe=metrics.observe_plugin)
-    response = handler_of(pipeline, metrics).handle("/mutate", JSON, body(make_pod({"delay": "1"})))
+FAILED = HttpResponse(500, b"the review failed; the reason is in the webhook's log\n", TEXT)
 
-    assert response.status == 500
-    assert response.body.decode() == "the review failed; the reason is in the webhook's log\n"
+
+def test_plugin_failure_returns_500_and_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    world = World(known={"delay": Failing})
+
+    assert world.handler.handle("/mutate", JSON, body(make_pod({"delay": "1"}))) == FAILED
     (record,) = caplog.records
     assert record.getMessage() == "mutate failed: default/web-0 uid=c0ffee"
     assert "plugin 'delay' failed in mutate: RuntimeError: secret of web-0 in *" in caplog.text
-    assert count(metrics, "mutate", "failed") == 1
+    assert world.reviews("mutate", "failed") == 1
     labels = {"plugin": "delay", "extension_point": "mutate", "status": "Error", "profile": "*"}
-    name = "holdfast_plugin_execution_duration_seconds_count"
-    assert metrics.registry.get_sample_value(name, labels) == 1
+    assert world.metric("plugin_execution_duration_seconds_count", **labels) == 1
+
+
+UNABLE = Scripted(raising(status_error(503)), raising(status_error(503)))
 
 
 @pytest.mark.parametrize("path", ["mutate", "validate"])
@@ -313,10 +302,8 @@ def test_failed_lookup_rejects_the_pod_with_the_reason(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     """With HTTP 500, forged pods could raise the error rate, and no user would see the reason."""
-    metrics = ServerMetrics()
-    fails = raising(status_error(503))
-    handler = handler_of(pipeline_of(Scripted(fails, fails)), metrics)
-    http_response = handler.handle(f"/{path}", JSON, body(make_pod({"scripted": ""})))
+    world = World(UNABLE)
+    http_response = world.handler.handle(f"/{path}", JSON, body(make_pod({"scripted": ""})))
 
     assert http_response.status == 200
     reason = f"plugin 'scripted' could not look up what it needs: {status_error(503)}"
@@ -330,56 +317,44 @@ def test_failed_lookup_rejects_the_pod_with_the_reason(
     (record,) = caplog.records
     assert record.levelno == logging.ERROR
     assert record.getMessage() == f"{path} failed: default/web-0 uid=c0ffee: {reason}"
-    assert count(metrics, path, "failed") == 1
+    assert world.reviews(path, "failed") == 1
 
 
 def test_failed_lookup_for_a_template_returns_500() -> None:
-    fails = raising(status_error(503))
-    handler = handler_of(pipeline_of(Scripted(fails, fails)))
-    response = handler.handle("/validate", JSON, template_review())
-
-    assert response.status == 500
-    assert response.body.decode() == "the review failed; the reason is in the webhook's log\n"
+    assert World(UNABLE).handler.handle("/validate", JSON, template_review()) == FAILED
 
 
 def test_response_that_cannot_be_built_returns_500(caplog: pytest.LogCaptureFixture) -> None:
     key: Any = 5
     edits = success(SetAnnotation("a", "1"), SetAnnotation(key, "1"))
-    metrics = ServerMetrics()
-    handler = handler_of(pipeline_of(Scripted(answering(edits))), metrics)
-    response = handler.handle("/mutate", JSON, body(make_pod({})))
+    world = World(Scripted(answering(edits)))
 
-    assert response.status == 500
-    assert response.body.decode() == "the review failed; the reason is in the webhook's log\n"
+    assert world.handler.handle("/mutate", JSON, body(make_pod({}))) == FAILED
     assert [record.levelno for record in caplog.records] == [logging.ERROR]
-    counts = [count(metrics, "mutate", outcome) for outcome in ("failed", "patched", "allowed")]
+    counts = [world.reviews("mutate", outcome) for outcome in ("failed", "patched", "allowed")]
     assert counts == [1, 0, 0]
 
 
 # --- reviews that may block --------------------------------------------------------------------
 
 
-def prepared(
-    handler: AdmissionHandler, content: bytes | None = None, path: str = "/mutate"
-) -> PreparedReview:
-    review = handler.prepare(path, JSON, body() if content is None else content)
+def prepared(world: World, content: bytes | None = None, path: str = "/mutate") -> PreparedReview:
+    review = world.handler.prepare(path, JSON, body() if content is None else content)
     assert isinstance(review, PreparedReview)
     return review
 
 
 def template_review() -> bytes:
     template = {"metadata": {}, "spec": make_pod()["spec"]}
-    kind = {"group": "apps", "version": "v1", "kind": "Deployment"}
-    return body({"metadata": {"name": "w"}, "spec": {"template": template}}, kind=kind)
+    return body({"metadata": {"name": "w"}, "spec": {"template": template}}, kind=DEPLOYMENT)
 
 
 @pytest.mark.parametrize("path", ["/mutate", "/validate"])
 def test_undecided_pod_is_rejected_with_the_reason(
     path: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    metrics = ServerMetrics()
-    handler = handler_of(pipeline_of(), metrics)
-    document = json.loads(handler.reject_full(prepared(handler, path=path)).body)
+    world = World()
+    document = json.loads(world.handler.reject_full(prepared(world, path=path)).body)
 
     assert document["apiVersion"] == "admission.k8s.io/v1"
     assert document["response"] == {
@@ -392,16 +367,16 @@ def test_undecided_pod_is_rejected_with_the_reason(
             "message": "too many reviews are waiting on plugins that block; try again",
         },
     }
-    assert metrics.registry.get_sample_value("holdfast_reviews_turned_away_total") == 1
+    assert world.metric("reviews_turned_away_total") == 1
     assert caplog.messages == ["rejected, too many reviews are waiting: default/web-0 uid=c0ffee"]
 
 
 def test_undecided_template_returns_429() -> None:
-    handler = handler_of(pipeline_of())
-    review = prepared(handler, template_review(), "/validate")
+    world = World()
+    review = prepared(world, template_review(), "/validate")
 
-    assert handler.reject_full(review).status == 429
-    assert handler.reject_late(review, 2.5) == (
+    assert world.handler.reject_full(review).status == 429
+    assert world.handler.reject_late(review, 2.5) == (
         429,
         b"a plugin did not finish the review within 2.5 s; try again\n",
         TEXT,
@@ -409,46 +384,39 @@ def test_undecided_template_returns_429() -> None:
     )
 
 
-def deadlines(metrics: ServerMetrics, plugin: str) -> float | None:
-    return metrics.registry.get_sample_value(
-        "holdfast_plugin_deadlines_exceeded_total", {"plugin": plugin}
-    )
+DEADLINES = "plugin_deadlines_exceeded_total"
 
 
 def test_plugin_that_exceeds_its_deadline_is_named(caplog: pytest.LogCaptureFixture) -> None:
-    metrics = ServerMetrics()
-
     def give_up(_pod: Pod, _context: Context) -> Result:
-        handler.reject_late(review, 2.5)  # as the event loop does while this still runs
+        world.handler.reject_late(review, 2.5)  # as the event loop does while this still runs
         return success()
 
-    handler = handler_of(pipeline_of(Scripted(), Blocking(give_up)), metrics)
-    counts = [deadlines(metrics, plugin) for plugin in ("blocking", "unknown", "scripted")]
-    assert counts == [0, 0, None]
-    review = prepared(handler, body(make_pod({"scripted": ""})))
+    world = World(Scripted(), Blocking(give_up))
+    names = ("blocking", "unknown", "scripted")
+    assert [world.metric(DEADLINES, plugin=name) for name in names] == [0, 0, None]
+    review = prepared(world, body(make_pod({"scripted": ""})))
     assert review.may_block
-    handler.decide(review)
+    world.handler.decide(review)
 
-    assert deadlines(metrics, "blocking") == 1
+    assert world.metric(DEADLINES, plugin="blocking") == 1
     assert caplog.messages == [
         "given up at its deadline: default/web-0 uid=c0ffee, in plugin blocking"
     ]
 
 
 def test_deadline_exceeded_outside_any_plugin() -> None:
-    metrics = ServerMetrics()
-    handler = handler_of(pipeline_of(Blocking()), metrics)
-    handler.reject_late(prepared(handler), 2.5)
+    world = World(Blocking())
+    world.handler.reject_late(prepared(world), 2.5)
 
-    assert deadlines(metrics, "unknown") == 1
+    assert world.metric(DEADLINES, plugin="unknown") == 1
 
 
 def test_review_with_mismatched_namespaces_may_block() -> None:
     """Only a forged review has two namespaces; plugins could look up objects in the other."""
-    handler = World().handler
+    world, pod = World(), make_pod({"delay": "15"}, namespace="default")
     for namespace, may_block in (("default", False), ("other", True), ("", True)):
-        pod = make_pod({"delay": "15"}, namespace="default")
-        assert prepared(handler, body(pod, namespace=namespace)).may_block is may_block
+        assert prepared(world, body(pod, namespace=namespace)).may_block is may_block
 
 
 @pytest.mark.parametrize(("length", "status"), [(253, 200), (254, 400)])
@@ -479,16 +447,14 @@ def test_metrics(world: World) -> None:
     response = world.page("GET", "/metrics")
 
     assert ServerMetrics.content_type == response.content_type
-    assert 'holdfast_reviews_total{outcome="patched",path="mutate"} 1.0' in response.body.decode()
-    assert "holdfast_build_info{version=" in response.body.decode()
-    assert (
-        'holdfast_plugin_execution_duration_seconds_count{extension_point="mutate",plugin="delay",'
-        'profile="*",status="Success"} 1.0'
-    ) in response.body.decode()
-    assert (
-        'holdfast_framework_extension_point_duration_seconds_count{extension_point="mutate",'
-        'profile="*",status="Success"} 1.0'
-    ) in response.body.decode()
+    count, end = 'duration_seconds_count{extension_point="mutate",', 'profile="*",status="Success"}'
+    for sample in (
+        'reviews_total{outcome="patched",path="mutate"} 1.0',
+        "build_info{version=",
+        f'plugin_execution_{count}plugin="delay",{end} 1.0',
+        f"framework_extension_point_{count}{end} 1.0",
+    ):
+        assert f"holdfast_{sample}" in response.body.decode()
 
 
 def test_body_limit_fits_two_objects_of_etcds_maximum_size() -> None:

@@ -23,11 +23,11 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import backoff, fair
 from holdfast.webhook.workqueue.fair import SLOW_SECONDS
-from tests.support.fakes import KUBEVIRT, Document, raising, status_error, unreachable
+from tests.support.fakes import KUBEVIRT, Document, failing, raising, status_error, unreachable
 from tests.support.manual import RecordingCondition, ThreadPool
 from tests.support.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
 from tests.unit.controller.world import FakeRecorder
-from tests.unit.sticky.vms import OWN, start_vm, strip_label, world_with_running_vm
+from tests.unit.sticky.vms import OWN, edit_pod, start_vm, world_with_running_vm
 
 PATIENCE = 30.0
 NODE = "/api/v1/nodes/n1"
@@ -363,12 +363,7 @@ def test_healthy_or_preferred_node_is_not_reported(affinity: str) -> None:
 def test_unreadable_node_is_only_logged(status: int, caplog: pytest.LogCaptureFixture) -> None:
     world = VmWorld()
     world.write("vm", OWN)
-
-    def fail_node_reads(_method: str, path: str) -> None:
-        if path == NODE:
-            raise status_error(status)
-
-    world.api.on_request = fail_node_reads
+    world.api.on_request = failing(NODE, status=status)
     message = f"node n1 of VM default/vm cannot be read: HTTP {status}: scripted"
     with running_controller(world) as env:
         pod = world.start()
@@ -461,7 +456,7 @@ def test_failed_sweep_is_retried_soon(
     monkeypatch.setattr(sweep, "SWEEP_AGAIN_SECONDS", 0.01)
     world, pod = world_with_running_vm()
     world.status(phase="Succeeded")
-    strip_label(world, pod)
+    edit_pod(world, pod, labels={})
     world.end_pod(pod)
     with running_controller(world, may_sweep=False) as env:
         env.eventually(lambda: env.sweep_checks > 1)
@@ -473,9 +468,7 @@ def test_failed_sweep_is_retried_soon(
     assert "the sweep for orphaned pods failed: HTTP 429: scripted; next try in 0 s" in caplog.text
 
 
-def test_write_after_hang_uses_slow_admission_timeout(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
+def test_write_after_hang_uses_slow_admission_timeout(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair, "SLOW_SECONDS", 0.0)
     world = VmWorld()
     world.api.before("PATCH", raising(unreachable()))

@@ -1,32 +1,30 @@
 """Concurrent writes, errors, and 404s that are not NotFound."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import pytest
 
 from holdfast.webhook.model.kubevirt import STICKY_NODE
 from holdfast.webhook.sticky.decision import RecordChange
-from tests.support.fakes import GROUPS, KUBEVIRT, raising, status_error, unreachable
+from tests.support.fakes import GROUPS, KUBEVIRT, failing, raising, status_error, unreachable
 from tests.support.vm_world import Driver, VmWorld, job_at, pod_at, vm_at, vmi_at
-from tests.unit.sticky.vms import OWN, strip_label, world_with_record, world_with_running_vm
+from tests.unit.sticky.vms import (
+    OWN,
+    edit_pod,
+    world_with_record,
+    world_with_running_vm,
+    world_with_starting_vm,
+)
 
 
-def test_concurrent_vm_change_is_retried_at_once() -> None:
+@pytest.mark.parametrize("change", [{"team": "a"}, {STICKY_NODE: "n9"}], ids=["other", "record"])
+def test_concurrent_vm_change_is_kept_and_retried_at_once(change: dict[str, str]) -> None:
     world, _ = world_with_running_vm()
-    world.api.before("PATCH", lambda: world.write("vm", {"team": "a"}))
+    world.api.before("PATCH", lambda: world.write("vm", change))
     (result,) = Driver(world).work()
 
-    assert result.problem == ""
-    assert dict(world.annotations()) == {"team": "a", **OWN}
-
-
-def test_concurrent_user_record_is_kept() -> None:
-    world, _ = world_with_running_vm()
-    world.api.before("PATCH", lambda: world.write("vm", {STICKY_NODE: "n9"}))
-    Driver(world).work()
-
-    assert world.record() == "n9"
-    assert world.kept() == []
+    assert (result.problem, world.kept()) == ("", [])
+    assert dict(world.annotations()) == {**OWN, **change}
 
 
 def test_constantly_changing_vm_reports_a_problem() -> None:
@@ -127,12 +125,12 @@ def test_proxy_404_keeps_finalizer(paths: Sequence[str]) -> None:
     world, pod = world_with_running_vm()
     driver = Driver(world)
     driver.see()
-    world.api.on_request = answer_404(paths)
+    world.api.on_request = failing(*paths)
     result = driver.settle()
 
     assert result.problem == "HTTP 404: scripted"
     assert (world.record(), world.kept()) == ("", [pod])
-    world.api.on_request = answer_404([])
+    world.api.on_request = failing()
     assert driver.settle().problem == ""
     assert (world.record(), world.kept()) == ("n1", [])
 
@@ -142,30 +140,17 @@ def test_proxy_404_does_not_end_migration() -> None:
     job, pod = world.migrate()
     world.bind(pod, "n2")
     driver.see()
-    world.api.on_request = answer_404([job_at(job), JOBS])
+    world.api.on_request = failing(job_at(job), JOBS)
 
     assert driver.settle().problem == "HTTP 404: scripted"
     assert (world.record(), world.kept()) == ("n1", [pod])
 
 
 def test_proxy_404_keeps_orphaned_pod() -> None:
-    world = VmWorld()
-    pod = world.start()
-    driver = Driver(world)
-    driver.work()
-    strip_label(world, pod)
+    world, pod, driver = world_with_starting_vm()
+    edit_pod(world, pod, labels={})
     driver.see()
-    world.api.on_request = answer_404([pod_at(pod)])
+    world.api.on_request = failing(pod_at(pod))
 
     assert driver.settle().problem == f"pod default/{pod}: HTTP 404: scripted"
     assert driver.watch.orphans_of(("default", "vm")) == [("default", pod)]
-
-
-def answer_404(paths: Sequence[str]) -> Callable[[str, str], None]:
-    """Return a hook that answers 404 for these paths, as a proxy without a route does."""
-
-    def on_request(_method: str, path: str) -> None:
-        if path in paths:
-            raise status_error(404)
-
-    return on_request

@@ -10,7 +10,13 @@ from holdfast.webhook.model.limits import MAX_ANNOTATION_BYTES, MAX_ENTRIES
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.sticky.decision import TOO_MANY, RecordChange
 from tests.support.vm_world import Driver, VmWorld, pod_at, vm_at, vmi_at
-from tests.unit.sticky.vms import OWN, remove_vmi, start_vm, world_with_running_vm
+from tests.unit.sticky.vms import (
+    OWN,
+    remove_vmi,
+    start_vm,
+    world_with_running_vm,
+    world_with_starting_vm,
+)
 
 
 def test_first_node_is_recorded_before_finalizer_is_removed() -> None:
@@ -50,10 +56,7 @@ def test_configured_node_annotation_is_used() -> None:
 
 
 def test_node_is_recorded_only_once_vm_has_run() -> None:
-    world = VmWorld()
-    pod = world.start()
-    driver = Driver(world)
-    driver.work()
+    world, pod, driver = world_with_starting_vm()
     assert (world.annotations(), world.kept()) == ({}, [pod])
     world.bind(pod, "n1")
     for phase in ("Scheduling", "Scheduled", "WaitingForSync"):
@@ -131,10 +134,7 @@ def test_pod_that_ends_unbound_loses_finalizer(event: Callable[[VmWorld, str], N
 RECORDS: Mapping[str, tuple[Mapping[str, str], Mapping[str, str]]] = {
     "own": (OWN | {STICKY_NODE: "n9"}, OWN | {STICKY_NODE: "n9"}),
     "user's": ({STICKY_NODE: "n9"}, OWN | {STICKY_NODE: "n9"}),
-    "user's, empty UID": (
-        {STICKY_NODE: "n9", STICKY_NODE_UID: ""},
-        OWN | {STICKY_NODE: "n9"},
-    ),
+    "user's, empty UID": ({STICKY_NODE: "n9", STICKY_NODE_UID: ""}, OWN | {STICKY_NODE: "n9"}),
     "clone's": ({STICKY_NODE: "n9", STICKY_NODE_UID: "other"}, OWN),
     "cleared": ({STICKY_NODE_UID: "vm-1"}, OWN),
     "emptied": ({STICKY_NODE: "", STICKY_NODE_UID: "vm-1"}, OWN),

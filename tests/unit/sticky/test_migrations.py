@@ -9,7 +9,13 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import STICKY_NODE
 from tests.support.fakes import raising, status_error
 from tests.support.vm_world import Driver, VmWorld, is_kept, job_at, pod_at, vm_at
-from tests.unit.sticky.vms import migrate_vm, start_vm, world_with_record, world_with_running_vm
+from tests.unit.sticky.vms import (
+    edit_pod,
+    migrate_vm,
+    start_vm,
+    world_with_record,
+    world_with_running_vm,
+)
 
 
 def test_target_keeps_finalizer_while_migration_runs() -> None:
@@ -25,11 +31,6 @@ def test_target_keeps_finalizer_while_migration_runs() -> None:
     world.end(job, "Succeeded")
     driver.work()
     assert (world.record(), world.kept()) == ("n2", [])
-
-
-def migration_fails_unbound(world: VmWorld) -> None:
-    job, _ = world.migrate()
-    world.end(job, "Failed")
 
 
 def moves_but_is_reported_failed(world: VmWorld) -> None:
@@ -61,7 +62,7 @@ def moves_after_an_edit(world: VmWorld) -> None:
 @pytest.mark.parametrize(
     ("event", "record"),
     [
-        (migration_fails_unbound, "n1"),
+        pytest.param(lambda world: world.end(world.migrate()[0], "Failed"), "n1", id="unbound"),
         (moves_but_is_reported_failed, "n2"),
         (moves_twice, "n3"),
         (moves_and_is_removed, "n2"),
@@ -94,10 +95,7 @@ def test_migration_is_found_despite_wrong_name_on_pod(name: str) -> None:
     world.api.on_request = reject_percent
     job, pod = world.migrate()
     world.bind(pod, "n2")
-    world.api.change(
-        pod_at(pod),
-        lambda document: document["metadata"].update(annotations={kubevirt.MIGRATION_NAME: name}),
-    )
+    edit_pod(world, pod, annotations={kubevirt.MIGRATION_NAME: name})
     driver.work()
     assert world.kept() == [pod]
 
@@ -110,7 +108,7 @@ def test_migration_search_reduces_page_size_if_too_large() -> None:
     world, driver = world_with_record()
     _, pod = world.migrate()
     world.bind(pod, "n2")
-    world.api.change(pod_at(pod), lambda document: document["metadata"].pop("annotations"))
+    edit_pod(world, pod, annotations={})
     world.migrate()
     driver.see()
     world.api.queries.clear()
@@ -136,10 +134,7 @@ def test_pod_with_invalid_owner_name_loses_finalizer() -> None:
 
 def test_large_pod_loses_finalizer() -> None:
     world, pod = world_with_running_vm()
-    world.api.change(
-        pod_at(pod),
-        lambda document: document["metadata"].update(annotations={"example.com/a": "x" * 20_000}),
-    )
+    edit_pod(world, pod, annotations={"example.com/a": "x" * 20_000})
     (result,) = Driver(world).work()
 
     assert (result.problem, world.record(), world.kept()) == ("", "n1", [])
@@ -169,12 +164,8 @@ def test_pending_migration_does_not_hide_record_author() -> None:
 
 def test_migration_label_in_vm_template_is_ignored() -> None:
     world = VmWorld()
-    pod = world.start()
-    world.bind(pod, "n1")
-    world.api.change(
-        pod_at(pod),
-        lambda document: document["metadata"]["labels"].update({kubevirt.MIGRATION_JOB: "made up"}),
-    )
+    pod = start_vm(world, ready=False)
+    edit_pod(world, pod, labels={"kubevirt.io": "virt-launcher", kubevirt.MIGRATION_JOB: "made up"})
     world.status(phase="Running")
     world.stop()
     Driver(world).work()

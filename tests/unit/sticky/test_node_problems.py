@@ -82,3 +82,8 @@ def test_advice_names_the_remedies() -> None:
         "the VM waits for its node n1, which is cordoned; kubectl uncordon n1; or, if its disks "
         "are available elsewhere: kubectl annotate vm vm --namespace ns a/node-, and restart it"
     )
+    assert difference(("shop", "db"), "n1", "n2", "holdfast.dev/sticky-node") == (
+        "the VM runs on n2, but starts on n1 the next time, which is recorded: no migration "
+        "explains this. To keep it on n2: kubectl annotate vm db --namespace shop --overwrite "
+        "holdfast.dev/sticky-node=n2"
+    )

@@ -8,7 +8,7 @@ from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.kubevirt import STICKY_NODE, STICKY_NODE_UID
 from tests.support.fakes import KUBEVIRT, Document
 from tests.support.vm_world import Driver, VmWorld, is_kept, pod_at, vm_at, vmi_at
-from tests.unit.sticky.vms import remove_vmi, world_with_running_vm
+from tests.unit.sticky.vms import remove_vmi, start_vm, world_with_running_vm
 
 
 def owner(pod: Document) -> Document:
@@ -33,8 +33,7 @@ def test_unrelated_pod_loses_finalizer_and_records_nothing(
     change: Callable[[Document], None],
 ) -> None:
     world = VmWorld()
-    pod = world.start()
-    world.bind(pod, "n1")
+    pod = start_vm(world, ready=False)
     world.api.change(pod_at(pod), change)
     Driver(world).work()
 

@@ -1,15 +1,12 @@
 """Pods that the watch does not see."""
 
 from tests.support.vm_world import Driver, VmWorld, pod_at
-from tests.unit.sticky.vms import strip_label
+from tests.unit.sticky.vms import edit_pod, world_with_starting_vm
 
 
 def test_pod_that_loses_its_label_is_tracked_by_name() -> None:
-    world = VmWorld()
-    pod = world.start()
-    driver = Driver(world)
-    driver.work()
-    strip_label(world, pod)
+    world, pod, driver = world_with_starting_vm()
+    edit_pod(world, pod, labels={})
     driver.work()
     assert driver.watch.orphans_of(("default", "vm")) == [("default", pod)]
 
@@ -21,11 +18,8 @@ def test_pod_that_loses_its_label_is_tracked_by_name() -> None:
 
 
 def test_node_is_recorded_from_vmi_if_finalizer_is_stripped() -> None:
-    world = VmWorld()
-    pod = world.start()
-    driver = Driver(world)
-    driver.work()
-    world.api.change(pod_at(pod), lambda document: document["metadata"].update(finalizers=[]))
+    world, pod, driver = world_with_starting_vm()
+    edit_pod(world, pod, finalizers=[])
     world.bind(pod, "n1")
     driver.work()
     assert world.record() == ""

@@ -11,6 +11,7 @@ from holdfast.webhook.sticky.watches import VmWatch
 from tests.support.fakes import FakeApi
 
 KEY = "default", "vm"
+KEPT = Metadata(namespace="default", name="vm", finalizers=[STICKY])
 
 
 def make_watch(
@@ -28,7 +29,7 @@ def make_watch(
 
 
 def test_pod_found_during_vmi_deletion_is_queued() -> None:
-    pod = LauncherPod(metadata=Metadata(namespace="default", name="vm", finalizers=[STICKY]))
+    pod = LauncherPod(metadata=KEPT)
     calls: list[tuple[str, ObjectKey]] = []
 
     def drop(key: ObjectKey) -> None:
@@ -55,10 +56,7 @@ def test_vmi_is_queued_only_for_relevant_pod_changes(change: dict[str, object], 
     keys: list[ObjectKey] = []
     watch = make_watch(keys.append)
     watch._update_instance(Instance(Metadata(namespace="default", name="vm")))
-    pod = LauncherPod(
-        metadata=Metadata(namespace="default", name="vm", finalizers=[STICKY]),
-        spec=PodSpec(node_name="n1"),
-    )
+    pod = LauncherPod(metadata=KEPT, spec=PodSpec(node_name="n1"))
     watch._update_pod(pod)
     changed_pod = msgspec.structs.replace(pod, **change)
     watch._update_pod(changed_pod)

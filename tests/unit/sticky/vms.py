@@ -1,5 +1,7 @@
 """VMs that start and migrate, and the reconciliation of one."""
 
+from typing import Any
+
 from holdfast.webhook.model.kubevirt import STICKY_NODE, STICKY_NODE_UID
 from tests.support.vm_world import Driver, VmWorld, pod_at, vmi_at
 
@@ -22,6 +24,14 @@ def world_with_running_vm() -> tuple[VmWorld, str]:
     return world, start_vm(world)
 
 
+def world_with_starting_vm() -> tuple[VmWorld, str, Driver]:
+    """Return a world with an unbound pod of a VM, its name, and a driver that has seen it."""
+    world = VmWorld()
+    pod, driver = world.start(), Driver(world)
+    driver.work()
+    return world, pod, driver
+
+
 def world_with_record(world: VmWorld | None = None) -> tuple[VmWorld, Driver]:
     world = world or VmWorld()
     start_vm(world)
@@ -42,5 +52,5 @@ def remove_vmi(world: VmWorld) -> None:
     world.api.vanish(vmi_at("vm"))
 
 
-def strip_label(world: VmWorld, pod: str) -> None:
-    world.api.change(pod_at(pod), lambda document: document["metadata"]["labels"].clear())
+def edit_pod(world: VmWorld, pod: str, **metadata: Any) -> None:
+    world.api.change(pod_at(pod), lambda document: document["metadata"].update(metadata))

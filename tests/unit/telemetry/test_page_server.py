@@ -15,7 +15,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from holdfast.webhook.telemetry.pages import CONNECTIONS, DEADLINE, Page, PageServer, create_app
+from holdfast.webhook.telemetry.pages import CONNECTIONS, Page, PageServer, create_app
 from tests.server.harness import PATIENCE, ROOT, everything_from, wait_until
 
 HOST = "127.0.0.1"
@@ -42,7 +42,6 @@ PAGES: dict[str, Page] = {
     "/small": lambda: (bytes(SMALL), 200, {}),
     "/broken": broken,
 }
-APP = create_app(PAGES)
 Serve = Callable[..., PageServer]
 
 
@@ -50,10 +49,8 @@ Serve = Callable[..., PageServer]
 def serve() -> Iterator[Serve]:
     with contextlib.ExitStack() as servers:
 
-        def started(*, connections: int = CONNECTIONS, deadline: int = DEADLINE) -> PageServer:
-            server = PageServer(
-                HOST, 0, APP, option="-p", connections=connections, deadline=deadline
-            )
+        def started(pages: dict[str, Page] = PAGES, **limits: int) -> PageServer:
+            server = PageServer(HOST, 0, create_app(pages), option="-p", **limits)
             server.start()
             servers.callback(server.stop)
             return server
@@ -180,7 +177,7 @@ def test_oldest_connection_is_closed_at_the_limit(serve: Serve) -> None:
 
 
 def test_concurrent_requests_are_all_answered() -> None:
-    server = PageServer(HOST, 0, APP, option="-p", connections=8)
+    server = PageServer(HOST, 0, create_app(PAGES), option="-p", connections=8)
     with contextlib.ExitStack() as stack:
         request = b"GET /healthz HTTP/1.0\r\n\r\n"
         clients = [stack.enter_context(connected(server, request)) for _ in range(100)]
@@ -214,20 +211,15 @@ def test_failing_page_returns_500_and_is_logged(
     assert [record.message for record in caplog.records] == ["Exception on /broken [GET]"]
 
 
-def test_slow_page_is_served_after_the_deadline() -> None:
+def test_slow_page_is_served_after_the_deadline(serve: Serve) -> None:
     def slow() -> tuple[bytes, int, dict[str, str]]:
         time.sleep(2 * SHORT)
         return b"slow", 200, {}
 
-    server = PageServer(HOST, 0, create_app({"/": slow}), option="-p", deadline=SHORT)
-    server.start()
-    try:
-        assert probe(server, "/") == 200
-    finally:
-        server.stop()
+    assert probe(serve({"/": slow}, deadline=SHORT), "/") == 200
 
 
-def test_slow_page_does_not_block_shutdown() -> None:
+def test_slow_page_does_not_block_shutdown(serve: Serve) -> None:
     proceed, started, finished = threading.Event(), threading.Event(), threading.Event()
 
     def stuck() -> tuple[bytes, int, dict[str, str]]:
@@ -236,8 +228,7 @@ def test_slow_page_does_not_block_shutdown() -> None:
         finished.set()
         return b"", 200, {}
 
-    server = PageServer(HOST, 0, create_app({"/": stuck}), option="-p")
-    server.start()
+    server = serve({"/": stuck})
     try:
         with connected(server, b"GET / HTTP/1.1\r\n\r\n"):
             assert started.wait(PATIENCE)

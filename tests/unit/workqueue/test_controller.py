@@ -51,11 +51,6 @@ class World:
     def dispatch(self) -> None:
         self.loop._dispatch(self.pool)
 
-    def work(self) -> None:
-        jobs, self.pool.jobs = self.pool.jobs, []
-        for job in jobs:
-            job()
-
 
 def test_finished_attempt_starts_the_next() -> None:
     world = World("a", "b", "c")
@@ -78,7 +73,7 @@ def test_attempt_that_may_block_gets_a_thread() -> None:
     world.can_begin = False
     world.dispatch()
     assert world.reconciled == []
-    world.work()
+    world.pool.run()
     assert world.reconciled == ["a", "b"]
 
 
@@ -87,7 +82,7 @@ def test_attempt_that_turns_out_to_block_gets_a_thread() -> None:
     world.dispatch()
     world.started["a"](None)
     assert world.queue.in_flight == 2
-    world.work()
+    world.pool.run()
     assert world.reconciled == ["a"]
     assert world.queue.in_flight == 1
 
@@ -97,7 +92,7 @@ def test_worker_thread_starts_the_next_nonblocking_attempt() -> None:
     world.can_begin = False
     world.dispatch()
     world.can_begin = True
-    world.work()
+    world.pool.run()
     assert world.reconciled == ["a", "b"]
     assert list(world.started) == ["c"]
 

@@ -259,11 +259,10 @@ def test_share_used_less_than_half_does_not_grow() -> None:
 
 def test_fast_work_in_a_slow_namespace_outpaces_a_hanging_one() -> None:
     """If one of two slow namespaces hangs, the other gets the rest, not every second turn."""
-    hanging_keys = [("one", str(number)) for number in range(50)]
-    fast_keys = [("two", str(number)) for number in range(50)]
+    hanging_keys = many("one")
     queue = make_queue(*hanging_keys, limit=4, slow=("one", "two"))
     take_n(queue, 4)
-    for key in fast_keys:
+    for key in many("two"):
         queue.put(key, 1.0)
     queue.done(hanging_keys[0], 10.0, 10.0, succeeded=True)
     counts: Counter[str] = Counter()

@@ -8,8 +8,7 @@ import msgspec
 import pytest
 
 from holdfast.webhook.errors import ConfigurationError, InvalidValueError
-from holdfast.webhook.framework.handle import Handle
-from holdfast.webhook.framework.plugin import Allow, Code, Context, Reject, Result, Wait
+from holdfast.webhook.framework.plugin import Allow, Code, Reject, Result, Wait
 from holdfast.webhook.kube.lookup import ClusterLookup
 from holdfast.webhook.model import kubevirt
 from holdfast.webhook.model.annotations import NOTHING_ASKED
@@ -23,7 +22,7 @@ from holdfast.webhook.plugins.after.plugin import After, AfterArgs, CustomKind
 from holdfast.webhook.plugins.after.targets import AFTER, BUILT_IN
 from holdfast.webhook.policies import roles
 from tests.support.after_values import OBJECTS, BadObject
-from tests.support.builders import CREATED_MS, make_pod, make_profiles, read_review
+from tests.support.builders import call, handle_with, make_pod, make_profiles
 from tests.support.fakes import FakeApi, raising, status_error
 from tests.support.vm_builders import owner_of
 
@@ -64,9 +63,7 @@ def test_kubectl_short_name_gets_a_hint(value: str, hint: str) -> None:
 
 
 def review(point: str, pod: Any, **fields: Any) -> Result:
-    pod_review = read_review(pod, **fields)
-    decide: Callable[..., Result] = getattr(After(AfterArgs()), point)
-    return decide(pod_review.pod, Context(pod_review, "*", CREATED_MS))
+    return call(After(AfterArgs()), point, pod, **fields)
 
 
 def waiting_pod(value: str = "job/migrate", **fields: Any) -> Any:
@@ -220,11 +217,8 @@ class FakeController:
         self.handlers: dict[str, Any] = {}
         self.stopped: list[str] = []
         self.held: set[ObjectKey] = set()
-        handle = Handle()
-        handle.connect(
-            waiting=self,  # type: ignore[arg-type]
-            follow=self.follow,  # type: ignore[arg-type]
-            bounds_ms=lambda: (int(self.now * 1_000), 0),
+        handle = handle_with(
+            waiting=self, follow=self.follow, bounds_ms=lambda: (int(self.now * 1_000), 0)
         )
         self.plugin = After(AfterArgs(**args), handle)
 
@@ -421,9 +415,7 @@ def test_command_looks_up_the_objects(objects: dict[str, Any], expected: Any) ->
         else:
             metadata = {"namespace": "default", "name": name, **document.get("metadata", {})}
             api.put(f"{namespace}/{name}", {**document, "metadata": metadata})
-    handle = Handle()
-    handle.connect(lookup=ClusterLookup(lambda: api))
-    plugin = After(AfterArgs(), handle)
+    plugin = After(AfterArgs(), handle_with(lookup=ClusterLookup(lambda: api)))
     pod = Pod.of(waiting_pod("job/x, service/db", gates=[GATE]))
 
     assert plugin.permit(pod, 0) == expected
@@ -433,9 +425,9 @@ def test_command_looks_up_the_objects(objects: dict[str, Any], expected: Any) ->
 
 
 def test_lookups_for_very_many_objects_are_limited() -> None:
-    api, handle = FakeApi(), Handle()
-    handle.connect(lookup=ClusterLookup(lambda: api, per_minute=100))
-    plugin = After(AfterArgs(), handle)
+    api = FakeApi()
+    lookup = ClusterLookup(lambda: api, per_minute=100)
+    plugin = After(AfterArgs(), handle_with(lookup=lookup))
     for pod in range(20):
         names = ", ".join(f"job/x-{pod}-{number}" for number in range(32))
         result = plugin.permit(Pod.of(waiting_pod(names, gates=[GATE])), 0)
@@ -445,11 +437,9 @@ def test_lookups_for_very_many_objects_are_limited() -> None:
 
 
 def test_lookup_limit_resets_after_a_minute() -> None:
-    handle, now = Handle(), [0.0]
+    now, results = [0.0], []
     lookup = ClusterLookup(FakeApi, per_minute=1, timer=lambda: now[0])
-    handle.connect(lookup=lookup)
-    plugin = After(AfterArgs(), handle)
-    results = []
+    plugin = After(AfterArgs(), handle_with(lookup=lookup))
     for now[0], name in ((0.0, "a"), (0.0, "b"), (60.0, "b")):
         results.append(plugin.permit(Pod.of(waiting_pod(f"job/{name}", gates=[GATE])), 0))
     reasons = "job/a:Complete", "(state unknown) job/b:Complete", "job/b:Complete"

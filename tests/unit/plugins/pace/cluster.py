@@ -8,9 +8,6 @@ from collections.abc import Callable
 from typing import Any
 
 from holdfast.webhook.framework.handle import Handle
-from holdfast.webhook.framework.permit import ReleaseDecider
-from holdfast.webhook.framework.profiles import Profile, Profiles
-from holdfast.webhook.framework.runner import Runner, unobserved
 from holdfast.webhook.model import durations
 from holdfast.webhook.model.annotations import NEVER_MS, RELEASED_ANNOTATION, Due
 from holdfast.webhook.model.objects import Condition, ObjectKey, Pod, PodStatus
@@ -18,7 +15,8 @@ from holdfast.webhook.plugins.pace.args import KEY, NamedPace, PaceArgs
 from holdfast.webhook.plugins.pace.groups import PacedPod
 from holdfast.webhook.plugins.pace.plugin import Pace
 from holdfast.webhook.plugins.pace.slots import GATE
-from tests.support.builders import CREATED_MS, make_pod, read_pod
+from tests.support.builders import CREATED_MS, handle_with, make_pod, read_pod
+from tests.support.scripted import decider_of
 from tests.support.vm_builders import owner_of
 
 OWNER = owner_of("ReplicaSet", "web", "rs-1", api_version="apps/v1")
@@ -58,17 +56,15 @@ class Cluster:
     def start(self) -> None:
         """Replace the controller with a new one, which knows only the stored pods."""
         self._epoch = getattr(self, "_epoch", 0) + 1
-        handle = Handle()
-        handle.connect(
+        handle = handle_with(
             term=lambda: self.term,
-            waiting=self,  # type: ignore[arg-type]
+            waiting=self,
             follow=self.follow,
             bounds_ms=lambda: (self.now - self.uncertain, self.now + self.uncertain),
             record_event=self.record_event,
         )
         self.plugin = plugin_of(*self.paces, handle=handle)
-        profiles = Profiles([Profile("*", [self.plugin])])
-        self.decider = ReleaseDecider(profiles, Runner(lambda: 0.0, unobserved))
+        self.decider = decider_of(self.plugin)
         self._due: dict[str, int] = {}
         for uid in self.held:
             self.observe(uid)

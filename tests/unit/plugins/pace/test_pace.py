@@ -9,13 +9,14 @@ import pytest
 
 from holdfast.webhook.errors import ConfigurationError, InvalidValueError
 from holdfast.webhook.framework.json_patch import patch
-from holdfast.webhook.framework.plugin import Code, Context, Result, success
+from holdfast.webhook.framework.plugin import Code, Result, success
 from holdfast.webhook.model import pace
 from holdfast.webhook.model.edits import AddGate, RemoveLabel, SetLabel
 from holdfast.webhook.model.kubevirt import CONTROLLER_ACCOUNT, MIGRATION_JOB, VMI
 from holdfast.webhook.plugins.pace.args import KEY, NamedPace
 from holdfast.webhook.plugins.pace.groups import PaceGroups
 from holdfast.webhook.plugins.pace.slots import GATE
+from tests.support import builders
 from tests.support.builders import CREATED_MS, make_pod, read_pod, read_review
 from tests.support.scripted import pipeline_of
 from tests.support.vm_builders import owner_of
@@ -73,11 +74,9 @@ def test_message_quotes_an_invalid_period(period: str) -> None:
         pace.parse(f"4/{period}")
 
 
-def call(point: str, annotation: str | None, **fields: Any) -> Result:
-    annotations = {} if annotation is None else {KEY: annotation}
-    review = read_review(make_pod(annotations, **{"owners": [OWNER], **fields}))
-    result: Result = getattr(plugin_of(JVM), point)(review.pod, Context(review, "*", CREATED_MS))
-    return result
+def call(point: str, annotation: str, **fields: Any) -> Result:
+    pod = make_pod({KEY: annotation}, **{"owners": [OWNER], **fields})
+    return builders.call(plugin_of(JVM), point, pod)
 
 
 def test_pod_with_a_pace_gets_gate_and_label() -> None:

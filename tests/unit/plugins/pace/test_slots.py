@@ -7,17 +7,14 @@ from functools import partial
 import pytest
 
 from holdfast.webhook.errors import PluginFailedError
-from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Allow, Permit, Wait
-from holdfast.webhook.framework.profiles import Profile, Profiles
-from holdfast.webhook.framework.runner import Runner, unobserved
 from holdfast.webhook.model import durations, pace
 from holdfast.webhook.model.objects import Pod, PodStatus
 from holdfast.webhook.plugins.pace.args import KEY
 from holdfast.webhook.plugins.pace.groups import PacedPod
 from holdfast.webhook.plugins.pace.slots import GATE
 from tests.support.builders import CREATED_MS, make_pod, read_pod
-from tests.support.scripted import Holding
+from tests.support.scripted import Holding, decider_of
 from tests.unit.plugins.pace.cluster import (
     JVM,
     JVM_OF_ONE,
@@ -299,8 +296,7 @@ def test_pod_keeps_no_slot_if_another_plugin_fails() -> None:
         raise KeyError("x")
 
     cluster = Cluster()
-    profiles = Profiles([Profile("*", [Holding(fail), cluster.plugin])])
-    cluster.decider = ReleaseDecider(profiles, Runner(lambda: 0.0, unobserved))
+    cluster.decider = decider_of(Holding(fail), cluster.plugin)
     pod = Pod.of(
         make_pod({KEY: "1"}, gates=[GATE, Holding.gate], uid="a", owners=[owned_by("rs-1")])
     )

@@ -11,7 +11,7 @@ from holdfast.webhook.model.edits import Requirement, RequireNodes
 from holdfast.webhook.model.objects import Pod
 from holdfast.webhook.plugins.delay import Delay
 from holdfast.webhook.plugins.placement import PLACED, Placement, PlacementArgs
-from tests.support.builders import CREATED_MS, GATE, make_pipeline, make_pod, read_review
+from tests.support.builders import CREATED_MS, GATE, call, make_pipeline, make_pod, read_review
 from tests.support.config_cases import ROLE, SPACE, rule
 from tests.support.fakes import apply_patch
 from tests.support.matching import REQUIRED
@@ -61,8 +61,7 @@ def unrecorded(result: Result) -> Result:
 
 
 def validate(pod: Any, *rules: Any, **fields: Any) -> Result:
-    review = read_review(pod, **fields)
-    return place(*rules or [SPACE]).validate(review.pod, Context(review, "*", CREATED_MS))
+    return call(place(*rules or [SPACE]), "validate", pod, **fields)
 
 
 def validate_template(
