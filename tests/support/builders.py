@@ -77,7 +77,7 @@ def make_pod(
 def make_workload(
     annotations: Mapping[str, str] | None = None, template: Mapping[str, str] | None = None
 ) -> Document:
-    """Make a workload with annotations of its own, and of its template."""
+    """Make a workload with annotations, and annotations of its template."""
     spec = {"template": {"metadata": {"annotations": dict(template or {})}}}
     return {"metadata": {"name": "w", "annotations": dict(annotations or {})}, "spec": spec}
 

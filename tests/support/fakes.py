@@ -23,6 +23,7 @@ from holdfast.webhook.kube.api import (
     Query,
     pod_path,
 )
+from holdfast.webhook.kube.events import Event, EventRecorder
 from holdfast.webhook.model.objects import ObjectKey
 
 Document = dict[str, Any]
@@ -485,6 +486,23 @@ class FakeLookup:
         if self.failures:
             raise self.failures.popleft()
         return copy.deepcopy(self.objects.get(path))
+
+
+class FakeRecorder(EventRecorder):
+    """Keeps all Events."""
+
+    full = False
+
+    def __init__(self) -> None:
+        self.events: list[Event] = []
+
+    def record(self, event: Event) -> None:
+        self.events.append(event)
+
+    def run(self, _stop: threading.Event) -> None: ...
+
+    def notes(self, reason: str) -> list[str]:
+        return [event.note for event in self.events if event.reason == reason]
 
 
 def event(kind: str, document: Mapping[str, Any]) -> bytes:

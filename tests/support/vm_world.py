@@ -274,7 +274,7 @@ class Driver:
         return self.leads
 
     def see(self) -> None:
-        for _, feeder in self.watch.feeders():
+        for feeder in self.watch.feeders().values():
             feeder(Once())
 
     def settle(self, key: str = "vm") -> ReconcileResult:

@@ -20,7 +20,7 @@ from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import SLOW_ADMISSION_TIMEOUT, Api, Begin, boot_time
 from holdfast.webhook.kube.clock_sync import ClockSynchronizer
-from holdfast.webhook.kube.events import EventSink
+from holdfast.webhook.kube.events import EventRecorder
 from holdfast.webhook.kube.reflector import Reflector
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model import approvals
@@ -39,7 +39,7 @@ from holdfast.webhook.model.objects import (
     SchedulingGate,
 )
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
-from holdfast.webhook.threads import ThreadGroup
+from holdfast.webhook.threads import ThreadGroup, Work
 from holdfast.webhook.workqueue.controller import GRACE_SECONDS, Controller, End, Task, TaskResult
 from holdfast.webhook.workqueue.queue import EVERYWHERE
 
@@ -67,8 +67,8 @@ class ReleaseController:
         clock: ServerClock,
         metrics: ControllerMetrics,
         *,
-        recorder: EventSink | None = None,
-        leading: Callable[[], bool] = lambda: True,
+        recorder: EventRecorder,
+        leading: Callable[[], bool],
         namespace: str = OWN_NAMESPACE,
         now: Callable[[], float] = boot_time,
         begin: Begin | None = None,
@@ -78,8 +78,8 @@ class ReleaseController:
         self._leading = leading
         self._now = now
         self._decider = decider
-        self._recorder = recorder or EventSink()
-        self._notifier = ReleaseNotifier(self._recorder, metrics, leading=leading)
+        self._recorder = recorder
+        self._notifier = ReleaseNotifier(recorder, metrics, leading=leading)
         self.freeze_watch = FreezeWatch(namespace, self._refreeze, now=now, now_ms=self._now_ms)
         self._scheduler = ReleaseScheduler(
             clock.lower_bound,
@@ -108,12 +108,11 @@ class ReleaseController:
         )
         self._changed = self._loop.changed
         self._synced = threading.Event()
-        self._reflector, self._namespaces = self._reflectors(api)
-        self._clock_synchronizer = ClockSynchronizer(api, clock, on_narrowed=self.wake)
+        self._feeders = self._make_feeders(api)
         self._set_functions(metrics)
 
-    def _reflectors(self, api: Api) -> tuple[Reflector[Pod], Reflector[ApiObject]]:
-        """Return the reflectors of held pods and of frozen namespaces."""
+    def _make_feeders(self, api: Api) -> dict[str, Work]:
+        """Return the functions to run in threads, by thread name."""
         pods = Reflector(
             api,
             self,
@@ -131,7 +130,8 @@ class ReleaseController:
             on_restart=self._count_restart,
             on_unreadable=self.freeze_watch.on_unreadable,
         )
-        return pods, namespaces
+        clock = ClockSynchronizer(api, self._clock, on_narrowed=self.wake)
+        return {"pods": pods.run, "namespaces": namespaces.run, "clock": clock.run}
 
     def _set_functions(self, metrics: ControllerMetrics) -> None:
         """Let scrapes of the metrics read the current state."""
@@ -156,9 +156,8 @@ class ReleaseController:
         """Add the controller's threads to those of the process."""
         threads.add("release", self._loop.run, grace=GRACE_SECONDS)
         threads.add("events", self._recorder.run, grace=LAST_EVENTS_SECONDS)
-        threads.add("pods", self._reflector.run, grace=0)  # a watch may be silent for long
-        threads.add("namespaces", self._namespaces.run, grace=0)
-        threads.add("clock", self._clock_synchronizer.run, grace=0)
+        for name, work in self._feeders.items():
+            threads.add(name, work, grace=0)  # a watch may be silent for long
 
     def wake(self) -> None:
         """Check at once for due pods.

@@ -43,7 +43,7 @@ class ReleaseNotifier:
 
     def __init__(
         self,
-        recorder: events.EventSink,
+        recorder: events.EventRecorder,
         metrics: ControllerMetrics,
         *,
         leading: Callable[[], bool],

@@ -70,21 +70,6 @@ class Event:
     kind: ObjectKind = POD
 
 
-class EventSink:
-    """Records Events. The base class drops all of them."""
-
-    @property
-    def full(self) -> bool:
-        """Whether an Event recorded now would be dropped."""
-        return False
-
-    def record(self, event: Event) -> None:
-        """Record an Event. Never blocks, never raises."""
-
-    def run(self, stop: threading.Event) -> None:
-        """Publish queued Events until `stop` is set."""
-
-
 @dataclass(frozen=True, slots=True)
 class Released:
     """A released pod, and the note of its Event."""
@@ -95,7 +80,7 @@ class Released:
 
 
 @dataclass(eq=False)
-class EventRecorder(EventSink):
+class EventRecorder:
     """Publishes Events to the API server, and keeps the most recent releases."""
 
     api: Api
@@ -119,7 +104,7 @@ class EventRecorder(EventSink):
         return self._waiting.qsize() >= BURST
 
     def record(self, event: Event) -> None:
-        """Queue an Event, or drop it if the queue is full."""
+        """Queue an Event, or drop it if the queue is full. Never blocks, never raises."""
         if event.reason == RELEASED:
             self._released.append(Released(event.regarding, self.now_ms(), event.note))
         if self._waiting.qsize() < (BURST + WARNINGS if event.warning else BURST):

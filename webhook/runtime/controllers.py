@@ -126,14 +126,10 @@ def controller(
     _describe(metrics, setup, profiles)
     clock = ServerClock(checks=True)
     cluster = connect(clock.observe)
-
-    def server_time() -> float | None:
-        return clock.lower_bound(boot_time())
-
-    def now_ms() -> int:
-        return int((server_time() or time.time()) * 1_000)
-
-    recorder = EventRecorder(cluster, now_ms=now_ms, on_dropped=metrics.events_dropped.inc)
+    server_time = partial(_server_time, clock)
+    recorder = EventRecorder(
+        cluster, now_ms=partial(_now_ms, clock), on_dropped=metrics.events_dropped.inc
+    )
     leader = _leader(cluster, metrics, lease_namespace, server_time)
     leading = leader.leading if leader else lambda: True
     releases = ReleaseController(
@@ -147,21 +143,9 @@ def controller(
         begin=cluster.begin,
     )
     recorder.saturated = lambda: releases.saturated
-    sticky = StickyController(
-        cluster,
-        partial(pipelines.sticky_args, profiles),
-        metrics,
-        enabled=pipelines.has_sticky(profiles),
-        recorder=recorder,
-        may_write=leading,
-        may_sweep=lambda: releases.synced,  # both list all waiting pods: at once, twice the memory
-    )
+    sticky = _sticky(cluster, profiles, metrics, recorder, leading=leading, releases=releases)
     ended = threading.Event()
-    threads = _threads(releases, sticky, leader, ended)
-    threads.add("responses", cluster.receive, grace=0)
-    if lease_namespace is not None:
-        try_guard = partial(guard_check.measure, cluster, lease_namespace, metrics.guard.set)
-        threads.add("guard", lambda _stop: try_guard())
+    threads = _threads(cluster, releases, sticky, leader, ended)
     handle.connect(
         lookup=ClusterLookup(lambda: cluster, observe=metrics.observe_lookup),
         waiting=releases,
@@ -188,6 +172,14 @@ def _describe(metrics: ControllerMetrics, setup: pipelines.Setup, profiles: Prof
     )
 
 
+def _server_time(clock: ServerClock) -> float | None:
+    return clock.lower_bound(boot_time())
+
+
+def _now_ms(clock: ServerClock) -> int:
+    return int((_server_time(clock) or time.time()) * 1_000)
+
+
 def _leader(
     cluster: Cluster,
     metrics: ControllerMetrics,
@@ -200,7 +192,28 @@ def _leader(
     return Leader(cluster, metrics, namespace=namespace, server_time=server_time)
 
 
+def _sticky(
+    cluster: Cluster,
+    profiles: Profiles,
+    metrics: ControllerMetrics,
+    recorder: EventRecorder,
+    *,
+    leading: Callable[[], bool],
+    releases: ReleaseController,
+) -> StickyController:
+    return StickyController(
+        cluster,
+        partial(pipelines.sticky_args, profiles),
+        metrics,
+        enabled=pipelines.has_sticky(profiles),
+        recorder=recorder,
+        may_write=leading,
+        may_sweep=lambda: releases.synced,  # both list all waiting pods: at once, twice the memory
+    )
+
+
 def _threads(
+    cluster: Cluster,
     releases: ReleaseController,
     sticky: StickyController,
     leader: Leader | None,
@@ -209,8 +222,11 @@ def _threads(
     threads = ThreadGroup(on_failure=ended.set)
     releases.add_to(threads)
     sticky.add_to(threads)
+    threads.add("responses", cluster.receive, grace=0)
     if leader is not None:
         leader.on_started_leading(releases.wake)
         leader.on_started_leading(sticky.wake)
         threads.add("leader", leader.run)
+        measure = partial(guard_check.measure, cluster, leader.namespace, leader.metrics.guard.set)
+        threads.add("guard", lambda _stop: measure())
     return threads

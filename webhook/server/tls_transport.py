@@ -9,7 +9,7 @@ import asyncio
 import ssl
 from collections.abc import Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from holdfast.webhook.server.connection import Connection
@@ -48,7 +48,7 @@ class TlsTransport(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Wait for the client's first message."""
-        self._tcp = cast(asyncio.Transport, transport)
+        self._tcp = transport
         if self._is_closing:
             self._tcp.abort()
             return
@@ -64,38 +64,41 @@ class TlsTransport(asyncio.BufferedProtocol):
         return _input
 
     def buffer_updated(self, size: int) -> None:
-        """Decrypt input."""
+        """Decrypt input, and pass it to the connection."""
         if self._is_closing:
             self._discarded += size
             if self._discarded > DISCARDED_LIMIT:
                 self.abort()
             return
+        was_open = self._is_open
         self._incoming.write(_input[:size])
-        self._advance()
-
-    def _advance(self) -> None:
-        data, has_ended = b"", False
         try:
-            if not self._is_open:
-                self._tls.do_handshake()
-                self._is_open = True
-                self._connection.connection_made()
-            while self._incoming.pending and not has_ended:
-                record = self._tls.read(RECORD)
-                data, has_ended = data + record, not record  # b"" is the client's close_notify
-        except ssl.SSLWantReadError:
-            pass
+            data, has_ended = self._decrypt()
         except ssl.SSLError:
             self._is_closing = True
             self._send()  # the alert
             self._tcp.close()
             return
+        if self._is_open and not was_open:
+            self._connection.connection_made()
         self._send()
         if data and not self._is_closing:
             # In one piece: the connection answers one request at a time, to be fair to others.
             self._connection.data_received(data)
         if has_ended and not self._is_closing:
             self._connection.finish()
+
+    def _decrypt(self) -> tuple[bytes, bool]:
+        """Return the data so far, and whether the client has closed. Raises SSLError."""
+        data, has_ended = b"", False
+        with suppress(ssl.SSLWantReadError):
+            if not self._is_open:
+                self._tls.do_handshake()
+                self._is_open = True
+            while self._incoming.pending and not has_ended:
+                record = self._tls.read(RECORD)
+                data, has_ended = data + record, not record  # b"" is the client's close_notify
+        return data, has_ended
 
     def _send(self) -> None:
         if self._outgoing.pending:

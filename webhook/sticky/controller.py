@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from holdfast.webhook.errors import ClusterError
 from holdfast.webhook.kube import events
 from holdfast.webhook.kube.api import Api, boot_time
-from holdfast.webhook.kube.events import Event, EventSink
+from holdfast.webhook.kube.events import Event, EventRecorder
 from holdfast.webhook.model.kubevirt import LauncherPod, VirtualMachine
 from holdfast.webhook.model.objects import ObjectKey
 from holdfast.webhook.plugins import sticky_policy
@@ -54,15 +54,15 @@ class StickyController:
         args_for: ArgsForPod,
         metrics: ControllerMetrics,
         *,
-        enabled: bool = True,
-        recorder: EventSink | None = None,
-        may_write: Callable[[], bool] = lambda: True,
-        may_sweep: Callable[[], bool] = lambda: True,
+        enabled: bool,
+        recorder: EventRecorder,
+        may_write: Callable[[], bool],
+        may_sweep: Callable[[], bool],
         now: Callable[[], float] = boot_time,
     ) -> None:
         self._api = api
         self._metrics = metrics
-        self._recorder = recorder or EventSink()
+        self._recorder = recorder
         self._now = now
         self._reconciler = VmReconciler(api, args_for, may_write)
         self._watch = VmWatch(
@@ -96,7 +96,7 @@ class StickyController:
     def add_to(self, threads: ThreadGroup) -> None:
         """Add the controller's threads to those of the process."""
         threads.add("record", self._loop.run, grace=GRACE_SECONDS)
-        for name, work in self._watch.feeders():
+        for name, work in self._watch.feeders().items():
             threads.add(name, work, grace=0)  # a watch may be silent for long
 
     def wake(self) -> None:

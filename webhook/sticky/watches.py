@@ -30,10 +30,10 @@ from holdfast.webhook.sticky.decision import ObservedState, RecordChange
 from holdfast.webhook.sticky.launchers import LauncherIndex, cannot_provision
 from holdfast.webhook.sticky.reconciler import CURE, ArgsForPod
 from holdfast.webhook.sticky.sweep import OrphanSweep
+from holdfast.webhook.threads import Work
 
 NO_KUBEVIRT = "KubeVirt is not installed; sticky VMs are idle until it is"
 
-Work = Callable[[threading.Event], None]
 Kind = TypeVar("Kind")
 _log = logging.getLogger("holdfast.sticky")
 
@@ -78,15 +78,12 @@ class VmWatch:
         """Whether all waiting pods are known."""
         return self._pods_known.is_set()
 
-    def feeders(self) -> list[tuple[str, Work]]:
-        """Return the functions to run in threads, each with a thread name."""
+    def feeders(self) -> dict[str, Work]:
+        """Return the functions to run in threads, by thread name."""
         pods = Handlers(self._sync_pods, self._update_pod, self._delete_pod)
         selection = {"labelSelector": kubevirt.LAUNCHERS}
         follow_pods = self._follow(LauncherPod, pods, listing.pods_path(""), selection)
-        feeders: list[tuple[str, Work]] = [
-            ("vm-pods", follow_pods),
-            ("vm-pods-sweep", self._sweep.run),
-        ]
+        feeders: dict[str, Work] = {"vm-pods": follow_pods, "vm-pods-sweep": self._sweep.run}
         if not self._enabled:
             return feeders
         instances = Handlers(self._sync_instances, self._update_instance, self._delete_instance)
@@ -100,12 +97,11 @@ class VmWatch:
                 pass
             follow_vms(stop)
 
-        return [
-            *feeders,
-            ("vmis", self._follow(Instance, instances, kubevirt.vmi_path("", ""))),
-            ("vms", after_instances),
-            ("migrations", self._follow(Migration, migrations, kubevirt.migration_path("", ""))),
-        ]
+        return feeders | {
+            "vmis": self._follow(Instance, instances, kubevirt.vmi_path("", "")),
+            "vms": after_instances,
+            "migrations": self._follow(Migration, migrations, kubevirt.migration_path("", "")),
+        }
 
     def _follow(
         self,

@@ -23,7 +23,7 @@ from holdfast.webhook.workqueue import controller as loops
 from holdfast.webhook.workqueue.controller import LONGEST_WAIT
 from tests.server.harness import wait_until
 from tests.support.builders import GATE, held, make_decider, make_delay, make_pod
-from tests.support.fakes import FakeApi
+from tests.support.fakes import FakeApi, FakeRecorder
 from tests.support.scripted import Tightening, decider_of
 from tests.unit.controller.world import CREATED_S, KEY, World, pods, single_pod_world
 
@@ -257,7 +257,14 @@ def controller_threads(api: FakeApi, now: datetime) -> ThreadGroup:
     """Return the threads of a controller with a known clock."""
     clock, local = ServerClock(), boot_time()
     clock.observe(sent=local, received=local, date=now.timestamp())
-    controller = ReleaseController(api, make_decider(), clock, ControllerMetrics())
+    controller = ReleaseController(
+        api,
+        make_decider(),
+        clock,
+        ControllerMetrics(),
+        recorder=FakeRecorder(),
+        leading=lambda: True,
+    )
     threads = ThreadGroup(on_failure=lambda: None)
     controller.add_to(threads)
     return threads

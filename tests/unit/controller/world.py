@@ -8,7 +8,6 @@ from holdfast.webhook.controller.controller import ReleaseController
 from holdfast.webhook.framework.handle import Handle
 from holdfast.webhook.framework.permit import ReleaseDecider
 from holdfast.webhook.framework.plugin import Plugin
-from holdfast.webhook.kube import events
 from holdfast.webhook.kube.server_clock import ServerClock
 from holdfast.webhook.model.annotations import HELD_ANNOTATION
 from holdfast.webhook.model.freezes import FREEZE, FREEZE_UNTIL
@@ -16,25 +15,12 @@ from holdfast.webhook.model.objects import ApiObject, Metadata, ObjectKey, Pod
 from holdfast.webhook.plugins.pace.groups import PacedPod
 from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from tests.support.builders import CREATED_MS, GATE, held, make_decider, make_delay
-from tests.support.fakes import FakeApi
+from tests.support.fakes import FakeApi, FakeRecorder
 from tests.support.manual import RecordingCondition, ThreadPool
 from tests.support.scripted import Holding, decider_of
 
 KEY = ("default", "web-0")
 CREATED_S = CREATED_MS / 1_000
-
-
-class FakeRecorder(events.EventSink):
-    full = False
-
-    def __init__(self) -> None:
-        self.events: list[events.Event] = []
-
-    def record(self, event: events.Event) -> None:
-        self.events.append(event)
-
-    def notes(self, reason: str) -> list[str]:
-        return [event.note for event in self.events if event.reason == reason]
 
 
 class World:

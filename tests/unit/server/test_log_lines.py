@@ -22,7 +22,6 @@ from holdfast.webhook.errors import UnreachableError
 from holdfast.webhook.framework import permit, pipeline
 from holdfast.webhook.framework.pipeline import AdmissionPipeline
 from holdfast.webhook.framework.plugin import Permit, reject, success
-from holdfast.webhook.kube import events
 from holdfast.webhook.kube.transport import Response, status_error
 from holdfast.webhook.model.edits import SetAnnotation
 from holdfast.webhook.model.objects import Pod
@@ -32,6 +31,7 @@ from holdfast.webhook.server.offload import AsyncHandler
 from holdfast.webhook.telemetry import logs
 from holdfast.webhook.telemetry.metrics import ControllerMetrics, ServerMetrics
 from tests.support.builders import CREATED_MS, body, held, make_pod, read_review
+from tests.support.fakes import FakeRecorder
 from tests.support.scripted import (
     Holding,
     Other,
@@ -191,9 +191,7 @@ def releases() -> None:
     content = json.dumps({"message": HOSTILE * 1_000}).encode()
     reason = str(status_error(Response(403, "Forbidden", {}, content, 0.0)))
     pod = PendingRelease(CREATED_MS, PARTS[2], "1", (Holding.gate,), problem=HOSTILE)
-    release_notifier = ReleaseNotifier(
-        events.EventSink(), ControllerMetrics(), leading=lambda: True
-    )
+    release_notifier = ReleaseNotifier(FakeRecorder(), ControllerMetrics(), leading=lambda: True)
     release_notifier.failed((PARTS[1], PARTS[0]), pod, reason, wait=1.0)
     release_notifier.released((PARTS[1], PARTS[0]), pod, [HOSTILE], now_ms=CREATED_MS)
     release_notifier.released_early((PARTS[1], PARTS[0]), pod, now_ms=0)

@@ -23,10 +23,17 @@ from holdfast.webhook.telemetry.metrics import ControllerMetrics
 from holdfast.webhook.threads import ThreadGroup
 from holdfast.webhook.workqueue import backoff, fair
 from holdfast.webhook.workqueue.fair import SLOW_SECONDS
-from tests.support.fakes import KUBEVIRT, Document, failing, raising, status_error, unreachable
+from tests.support.fakes import (
+    KUBEVIRT,
+    Document,
+    FakeRecorder,
+    failing,
+    raising,
+    status_error,
+    unreachable,
+)
 from tests.support.manual import RecordingCondition, ThreadPool
 from tests.support.vm_world import VmWorld, job_at, pod_at, vm_at, vmi_at
-from tests.unit.controller.world import FakeRecorder
 from tests.unit.sticky.vms import OWN, edit_pod, start_vm, world_with_running_vm
 
 PATIENCE = 30.0
@@ -489,7 +496,16 @@ def test_hanging_namespace_does_not_block_other_namespaces() -> None:
         raise unreachable()
 
     metrics = ControllerMetrics()
-    controller = StickyController(world.api, lambda _: world.args, metrics, now=lambda: now)
+    controller = StickyController(
+        world.api,
+        lambda _: world.args,
+        metrics,
+        enabled=True,
+        recorder=FakeRecorder(),
+        may_write=lambda: True,
+        may_sweep=lambda: True,
+        now=lambda: now,
+    )
     controller._loop.changed = controller._changed = RecordingCondition()
     world.api.before("GET", hang)
     controller.enqueue(("default", "vm-0"))
