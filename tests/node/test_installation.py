@@ -325,6 +325,17 @@ def test_status_page_is_reachable_through_a_port_forward(
         ns.eventually(lambda: "<title>Holdfast" in fetch("http://localhost:8082/"))
 
 
+def test_without_replicas_only_pods_with_our_keys_are_rejected(
+    ns: Namespace, installation: Installation
+) -> None:
+    installation.scale("holdfast-webhook", 0)
+    assert gates(ns.create(pod("unconcerned"))) == []
+    assert UNCALLED in ns.refusal(pod("delayed", DELAYED))
+    installation.scale("holdfast-webhook", 2)
+    # kube-proxy follows a moment after the rollout; until then pods are rejected, never admitted
+    assert gates(ns.create_when_called(pod("delayed", DELAYED))) == ["holdfast.dev/delay"]
+
+
 @pytest.mark.parametrize(
     "components",
     [
