@@ -52,7 +52,7 @@ def _looked_up_in_vain() -> str:
     )
     review = body(make_launcher(), userInfo={"username": kubevirt.CONTROLLER_ACCOUNT})
     pipeline = make_pipeline(handle=_looking_up(lookup))
-    handler = AdmissionHandler(pipeline, ServerMetrics(), conditions="")
+    handler = AdmissionHandler(pipeline, ServerMetrics(), digest="")
     response = json.loads(handler.handle("/mutate", "application/json", review).body)
     return str(response["response"]["status"]["message"])
 

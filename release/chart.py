@@ -71,7 +71,7 @@ _SELECTOR = (
 )
 _STICKY = """\
           env:
-            # VMs want KubeVirt, and rights: the component manifests/kubevirt takes this out
+            # sticky VMs need KubeVirt and permissions: the component manifests/kubevirt removes this
             - {name: HOLDFAST_DISABLE_PLUGINS, value: sticky}
 """
 _ZONES = """\

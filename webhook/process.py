@@ -13,6 +13,8 @@ from pathlib import Path
 END_SECONDS = 2.0
 """Seconds that a command may take to exit after a signal. A hanging DNS lookup, for example, delays
 it: Python handles signals only between its own instructions."""
+TRIM_SECONDS = 30.0
+"""Seconds between returns of free memory; each takes a few milliseconds of one thread."""
 
 _ENDING = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
 
@@ -79,10 +81,6 @@ def write_whole(path: Path, text: str) -> None:
     draft.replace(path)
 
 
-SECONDS = 30.0
-"""Seconds between returns of free memory; each takes a few milliseconds of one thread."""
-
-
 def give_back() -> None:
     """Return free memory to the system with malloc_trim(3), if the C library has it."""
     # By itself, glibc only returns memory from the end of a heap. When all threads reconnect,
@@ -98,7 +96,7 @@ def give_back() -> None:
 def give_back_regularly(
     stop: threading.Event,
     *,
-    seconds: float = SECONDS,
+    seconds: float = TRIM_SECONDS,
     give_back: Callable[[], None] = give_back,
 ) -> None:
     """Return free memory to the system every `seconds`, in a thread, until the event is set."""

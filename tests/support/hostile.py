@@ -71,7 +71,7 @@ class Server:
         observe, handle = self.metrics.observe_plugin, handle_with(lookup=self.lookup)
         self.pipeline = make_pipeline(CONFIGURATION, observe=observe, handle=handle)
         handler = AdmissionHandler(
-            self.pipeline, self.metrics, conditions="", now_ms=lambda: CREATED_MS
+            self.pipeline, self.metrics, digest="", now_ms=lambda: CREATED_MS
         )
         self.client = create_app(handler).test_client()
         self.handler = AsyncHandler(handler, deadline=PATIENCE)

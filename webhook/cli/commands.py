@@ -16,7 +16,7 @@ FILE = click.Path(dir_okay=False, path_type=Path)
 _SHORT_WITH_EQUALS = re.compile(r"-([a-zA-Z])=(.*)", re.DOTALL)
 _BY_NAMESPACE = frozenset({"list", "freeze", "thaw"})
 """Commands to which users often pass a namespace as an argument instead of with -n."""
-_HINT = 'Use "holdfast options" for a list of global flags, which all commands accept.'
+_HINT = 'Use "holdfast options" for a list of global flags.'
 
 
 class Duration(click.ParamType[int]):
@@ -82,7 +82,10 @@ GLOBALS: Sequence[GlobalOption] = (
         help="The namespace; by default, the context's.",
     ),
     GlobalOption(
-        "-A", "--all-namespaces", is_flag=True, help="All namespaces, for commands that list."
+        "-A",
+        "--all-namespaces",
+        is_flag=True,
+        help="All namespaces, for commands that list or select objects.",
     ),
     GlobalOption(
         "--kubeconfig", type=FILE, help="The kubeconfig; by default, found as kubectl does."

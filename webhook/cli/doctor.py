@@ -41,7 +41,7 @@ def doctor(*, own: str, target: options.Target) -> None:
     Each finding says what to do. The exit status is 1 if there is a problem. Anything that you may
     not read is reported as unknown.
     """
-    time = listing.Time()
+    time = listing.CommandClock()
     cluster = target.connect(time.observe)
     findings = [*examine(cluster, cluster.server, time, own, cluster.namespace)]
     terminal.write(line for finding in findings for line in _lines(finding))
@@ -56,7 +56,7 @@ def _lines(finding: Finding) -> list[terminal.Styled]:
 
 
 def examine(
-    api: Api, server: str, time: listing.Time, own_namespace: str, namespace: str
+    api: Api, server: str, time: listing.CommandClock, own_namespace: str, namespace: str
 ) -> Iterator[Finding]:
     """Run all checks, and yield their findings; `namespace` is the user's.
 
@@ -71,7 +71,7 @@ def examine(
     yield from diagnosis.unchecked(findings)
 
 
-def _api_server(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
+def _api_server(api: Api, server: str, time: listing.CommandClock) -> Iterator[Finding]:
     version = listing.read(api, "/version", Document).get("gitVersion", "unknown")
     bounds = time.bounds(boot_time())
     offset = (bounds.low + bounds.high) / 2 if bounds else 0.0
@@ -81,7 +81,7 @@ def _api_server(api: Api, server: str, time: listing.Time) -> Iterator[Finding]:
 
 
 def _installed(
-    api: Api, time: listing.Time, own_namespace: str, namespace: str
+    api: Api, time: listing.CommandClock, own_namespace: str, namespace: str
 ) -> Iterator[Finding]:
     checks = ControllerChecks(api, own_namespace, namespace, time.now_ms())
     registrations, states = checks.registered, checks.states
@@ -114,7 +114,7 @@ def _installed(
     yield from checks.judged()
 
 
-def _date_ahead(api: Api, time: listing.Time) -> float:
+def _date_ahead(api: Api, time: listing.CommandClock) -> float:
     """Return a lower bound, in seconds, of how far `Date` is ahead of creationTimestamp."""
     sent_at = boot_time()
     created_at = create_by_dry_run(api)

@@ -59,7 +59,7 @@ def explain(
     `holdfast explain` and `holdfast describe` are the same command.
     """
     named_targets = targets.parse_all(names)
-    time = listing.Time()
+    time = listing.CommandClock()
     cluster = target.connect(time.observe)
     handle = Handle()
     handle.connect(lookup=ClusterLookup(lambda: cluster, per_minute=MOST_OF_A_COMMAND))

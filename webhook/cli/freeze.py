@@ -65,7 +65,7 @@ def freeze(
         raise click.UsageError(f"--reason: {exc}") from None
     if length_ms == 0:
         raise click.UsageError("--for: a freeze of 0s has no effect; give a longer time")
-    time = listing.Time()
+    time = listing.CommandClock()
     cluster = target.connect(time.observe)
     name = selected(target, cluster.namespace, own if everywhere else "")
     rights.require_freezing(cluster, name)
@@ -92,7 +92,7 @@ def thaw(*, own: str, everywhere: bool, target: options.Target) -> None:
     Its due pods are then released. With --all, namespaces that are also frozen themselves stay
     frozen.
     """
-    time = listing.Time()
+    time = listing.CommandClock()
     cluster = target.connect(time.observe)
     name = selected(target, cluster.namespace, own if everywhere else "")
     scope = "all namespaces" if everywhere else f"namespace {name}"

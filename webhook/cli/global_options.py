@@ -13,7 +13,7 @@ Examples:
 
 @commands.command(epilog=EXAMPLES)
 def options() -> None:
-    """List the global flags, which all commands accept.
+    """List the global flags.
 
     They are written before or after the command.
     """

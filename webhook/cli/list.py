@@ -46,7 +46,7 @@ def list(  # noqa: A001 - the command's name
     target: options.Target,
 ) -> None:
     """List held pods, with the reason and the time left."""
-    time = listing.Time()
+    time = listing.CommandClock()
     cluster = target.connect(time.observe)
     handle = Handle()
     handle.connect(lookup=ClusterLookup(lambda: cluster, per_minute=MOST_OF_A_COMMAND))
@@ -73,7 +73,7 @@ class _HeldPods:
 
     printing: Printing
     namespace: str
-    time: listing.Time
+    time: listing.CommandClock
     decider: ReleaseDecider
     freeze_of: FreezeLookup
     _: KW_ONLY

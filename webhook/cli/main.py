@@ -29,7 +29,7 @@ COMMANDS = {
     "explain": "Explain why a pod is held, and what to do about it.",
     "freeze": "Freeze a namespace: release none of its held pods until it is thawed.",
     "list": "List held pods, with the reason and the time left.",
-    "options": "List the global flags, which all commands accept.",
+    "options": "List the global flags.",
     "policies": "Print the guard's admission policies, as YAML.",
     "preview": "Show what Holdfast would change in manifests.",
     "rbac": "Print the ClusterRole that holdfast.dev/after needs, as YAML.",

@@ -37,7 +37,7 @@ def release(*, choice: PodChoice, installed: options.Installed, target: options.
     list on ReplicaSets, and a VM list on VMIs. Only Holdfast's own gates are removed. Each pod is
     reported; the exit status is 1 if one could not be released.
     """
-    time = listing.Time()
+    time = listing.CommandClock()
     cluster = target.connect(time.observe)
     # affects only the printed notes: all of Holdfast's gates are removed in any case
     decider = pipelines.release_decider(installed.setup(cluster, is_quiet=True))

@@ -144,13 +144,11 @@ def _application(
     metrics.configuration.info({"digest": pipelines.digest(setup)})
 
     def make_app() -> AsyncHandler:
-        conditions = configurations.digest(pipeline.profiles)
+        digest = configurations.digest(pipeline.profiles)
         if health is not None:
-            HealthServer(
-                *health, ready=ready, exposition=metrics.exposition, conditions=conditions
-            ).start()
+            HealthServer(*health, ready=ready, exposition=metrics.exposition, digest=digest).start()
         return AsyncHandler(
-            AdmissionHandler(pipeline, metrics, conditions=conditions, ready=ready),
+            AdmissionHandler(pipeline, metrics, digest=digest, ready=ready),
             on_startup=lambda: pipelines.start_plugins(pipeline.profiles, lookup),
         )
 

@@ -57,7 +57,7 @@ def list_vms(
     target: options.Target,
 ) -> None:
     """List VMs and the nodes that they return to."""
-    time = listing.Time()
+    time = listing.CommandClock()
     cluster = target.connect(time.observe)
     namespace = scope.within(cluster)
     entries = vm_records.machines(cluster, installed, scope)

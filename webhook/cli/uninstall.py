@@ -70,7 +70,7 @@ def uninstall(
     If Holdfast has already been removed, --release now removes its gates and finalizers from
     pods, for example after a restore.
     """
-    clock = listing.Time()
+    clock = listing.CommandClock()
     cluster = target.connect(clock.observe)
     removal = Removal(cluster, own, timeout / 1_000, target.suffix, clock.now_ms)
     removal.require_namespace(prepare=prepare)

@@ -85,7 +85,7 @@ class _Release:
     timeout: float
     pod: Pod | None = None
     reserved: Pod | None = None
-    is_refused: bool = False
+    leaves_out_edits: bool = False
     notes: Sequence[str] = field(default_factory=list)
 
 
@@ -185,7 +185,7 @@ class Releaser:
             self._reserve(release.pod, release.held)
             release.reserved = release.pod
         edits = list[Operation]()
-        if not release.is_refused:
+        if not release.leaves_out_edits:
             edits, release.notes = self._tightened(release.pod)
         self._check_may_go(release)
         return edits
@@ -231,7 +231,7 @@ class Releaser:
         if pending.annotated and pace_args.KEY not in pod.gates and not has_room(pod):
             pending = pending._replace(annotated=False)  # pace needs the release time
         elif edits:
-            release.is_refused, release.notes = True, [f"{_UNTIGHTENED}: {refusal}"]
+            release.leaves_out_edits, release.notes = True, [f"{_UNTIGHTENED}: {refusal}"]
         else:
             self._unreserve(release.reserved)
             raise _EndedError(attempt)

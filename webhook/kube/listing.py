@@ -66,8 +66,8 @@ def pages(read: Callable[[Query], bytes], decode: Callable[[bytes], Page[T]]) ->
         yield page
 
 
-class Time(ServerClock):
-    """The API server's time, according to its responses so far; accurate to a second."""
+class CommandClock(ServerClock):
+    """The API server's time for a command, from the responses so far; accurate to a second."""
 
     def now_ms(self) -> int:
         """Return the server's time in milliseconds since 1970. Raises UnreachableError."""

@@ -46,7 +46,8 @@ NEVER_MS = 2**62
 """The due time of a pod that a plugin holds until an event."""
 
 PAST_TOLERANCE_MS = 10 * 60 * 1_000
-"""A not-before further in the past has no effect; otherwise the controller's clock decides."""
+"""A not-before further in the past, by the webhook's clock, has no effect. Otherwise the pod is
+held, and the API server's clock decides."""
 
 _ROUNDED_MS = 1_000
 """Maximum error of a creation time and of a command's clock, in milliseconds."""

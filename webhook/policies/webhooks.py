@@ -136,7 +136,7 @@ def _additions(
         f"      && one.?values.orValue([]).all(name, name in {strings(namespaces)}\n"
         "        || name.matches('^(gke|gmp|kube)-'))\n    || "
     )
-    conditions = (configurations.NOT_YET["name"], configurations.ASKS)
+    conditions = (configurations.NOT_YET["name"], configurations.USES)
     return [
         Check(
             _each_webhook(

@@ -1,7 +1,7 @@
 """Build the webhook configurations as dictionaries. Pure.
 
-The match conditions come from the plugins (`match`, `keys`). The API server never sends pods
-without a request, so they cost nothing, and an outage does not affect them.
+The match conditions come from the plugins (`match`, `keys`). The API server sends only pods that
+use Holdfast, so others cost nothing, and an outage does not affect them.
 """
 
 import base64
@@ -28,8 +28,8 @@ EXCLUDED_NAMESPACES = ("kube-system",)
 
 MAX_EXPRESSION_CHARACTERS = 100_000
 """The API server's limit for a CEL expression (cel-go's `expressionSizeCodePointLimit`)."""
-ASKS = "asks-for-something"
-"""The name of the condition that skips pods without a request."""
+USES = "uses-holdfast"
+"""The name of the condition that selects the pods that use Holdfast."""
 NOT_YET = {"name": "not-yet", "expression": "false"}
 """A condition that disables a webhook until it has a caBundle."""
 
@@ -73,7 +73,7 @@ class Registration:
     def _mutating(self, profiles: Profiles) -> Configuration:
         """Return the webhook that holds and places pods at creation.
 
-        If Holdfast is down, pods with a request are rejected.
+        If Holdfast is down, pods that use it are rejected.
         """
         condition = conditions.create_condition(profiles)
         # Only CREATE: a patch on UPDATE could make it impossible to change a stored pod.
@@ -167,7 +167,7 @@ class Registration:
                 }
                 for group in groups
             ],
-            "matchConditions": [{"name": ASKS, "expression": condition}],
+            "matchConditions": [{"name": USES, "expression": condition}],
             "namespaceSelector": {
                 **selectors.namespaces,
                 "matchExpressions": [excluded, *selectors.namespaces.get("matchExpressions", ())],

@@ -198,7 +198,7 @@ class WebhookReconciler:
             and all(rotation.serves(replica.certificate, bundle, now, names) for bundle in trust)
         ]
         # Other servers at addresses of the Service are ignored.
-        if any(replica.conditions not in {self._digest, None} for replica in trusted):
+        if any(replica.digest not in {self._digest, None} for replica in trusted):
             return "replicas have a different configuration"
         # Restore the conditions even if a replica does not respond: pods must not stay unheld.
         if self._is_published:
@@ -206,7 +206,7 @@ class WebhookReconciler:
         if not called:
             return "no replica is ready"
         for replica in called:
-            if replica.certificate is None or replica.conditions is None:
+            if replica.certificate is None or replica.digest is None:
                 return f"replica {replica.address} does not answer"
             if replica not in trusted:
                 return (

@@ -37,8 +37,8 @@ class Replica:
     called: bool
     """Whether the API server may call it: it is ready, or terminating and was ready."""
     certificate: Certificate | None = None
-    conditions: str | None = None
-    """The digest of its match conditions (`configurations.digest`)."""
+    digest: str | None = None
+    """The digest of the webhooks that its configuration needs (`configurations.digest`)."""
 
 
 @dataclass(frozen=True, slots=True)

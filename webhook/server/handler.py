@@ -68,7 +68,7 @@ def text(message: str, status: int = 200) -> HttpResponse:
 class AdmissionHandler:
     """Answers requests. Thread-safe.
 
-    `conditions` is the digest of the match conditions that this server's configuration needs.
+    `digest` is the digest of the webhooks that this server's configuration needs.
     `ready` returns whether the server is ready. `now_ms` is this machine's time, used only to
     detect a not-before that is long past or too far in the future.
     """
@@ -76,7 +76,7 @@ class AdmissionHandler:
     pipeline: AdmissionPipeline
     metrics: ServerMetrics
     _: KW_ONLY
-    conditions: str
+    digest: str
     ready: Callable[[], bool] = lambda: True
     now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000
 
@@ -147,7 +147,7 @@ class AdmissionHandler:
             plugin,
             extra={"peer": prepared.peer},
         )
-        return _too_many(
+        return _retry_later(
             review, f"a plugin did not finish the review within {seconds:g} s; try again"
         )
 
@@ -160,7 +160,7 @@ class AdmissionHandler:
             prepared.shown,
             extra={"peer": prepared.peer},
         )
-        return _too_many(review, "too many reviews are waiting on plugins that block; try again")
+        return _retry_later(review, "too many reviews are waiting on plugins that block; try again")
 
     def page(self, method: str, path: str) -> HttpResponse:
         """Return the response to any other request: health, metrics or an error."""
@@ -173,7 +173,7 @@ class AdmissionHandler:
         if path == "/metrics":
             return HttpResponse(200, self.metrics.exposition(), self.metrics.content_type)
         if path == "/conditions":
-            return text(self.conditions)
+            return text(self.digest)
         return text("ok") if path == "/healthz" or self.ready() else text("not ready", 503)
 
     def _unreadable(self, path: str, message: str, peer: str) -> HttpResponse:
@@ -204,7 +204,7 @@ class AdmissionHandler:
         self._report(logging.ERROR, prepared, "failed", reason)
         if prepared.review.workload:
             return text(_FAILED, 500)
-        return _too_many(prepared.review, f"{reason}; try again")
+        return _retry_later(prepared.review, f"{reason}; try again")
 
     def _report(
         self,
@@ -242,7 +242,7 @@ class AdmissionHandler:
         )
 
 
-def _too_many(review: PodReview, reason: str) -> HttpResponse:
+def _retry_later(review: PodReview, reason: str) -> HttpResponse:
     """Reject a pod for now. A workload's review fails instead, and failurePolicy admits it."""
     if review.workload:
         return text(reason, 429)

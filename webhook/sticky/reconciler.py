@@ -20,7 +20,7 @@ from holdfast.webhook.kube.patching import FIELD_MANAGER
 from holdfast.webhook.model import kubevirt, syntax
 from holdfast.webhook.model.edits import Operation
 from holdfast.webhook.model.kubevirt import Instance, LauncherPod, Migration, VirtualMachine
-from holdfast.webhook.model.objects import Metadata, ObjectKey, OwnerReference, Pod
+from holdfast.webhook.model.objects import ApiObject, Metadata, ObjectKey, OwnerReference, Pod
 from holdfast.webhook.plugins.sticky_policy import StickyArgs
 from holdfast.webhook.sticky.decision import (
     Decision,
@@ -234,7 +234,7 @@ class VmReconciler:
         if refusal is None:
             return True
         if not refusal.is_not_found:
-            current = self._read(VirtualMachine, path)  # also for a pod: only its metadata is read
+            current = self._read(ApiObject, path)
             if (
                 current is not None
                 and current.metadata.resource_version == metadata.resource_version

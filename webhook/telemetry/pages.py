@@ -253,7 +253,7 @@ def _adjustments(listener: socket.socket, connections: int, deadline: int) -> Ad
 
 
 class HealthServer(PageServer):
-    """Serves /healthz, /readyz and /metrics, and /conditions if `conditions` is not empty."""
+    """Serves /healthz, /readyz and /metrics, and /conditions if `digest` is not empty."""
 
     def __init__(
         self,
@@ -262,7 +262,7 @@ class HealthServer(PageServer):
         *,
         ready: Callable[[], bool],
         exposition: Callable[[], bytes],
-        conditions: str = "",
+        digest: str = "",
     ) -> None:
         pages: dict[str, Page] = {
             "/healthz": lambda: (b"ok\n", 200, _PLAIN),
@@ -271,8 +271,8 @@ class HealthServer(PageServer):
         }
         self._exposition = exposition
         self._last, self._made_at = b"", float("-inf")
-        if conditions:
-            pages["/conditions"] = lambda: (f"{conditions}\n".encode(), 200, _PLAIN)
+        if digest:
+            pages["/conditions"] = lambda: (f"{digest}\n".encode(), 200, _PLAIN)
         super().__init__(host, port, create_app(pages), option="--health-port")
 
     def _metrics(self) -> bytes:

@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from controlplane.errors import ControlPlaneError
-from holdfast.webhook.registration.configurations import ASKS
+from holdfast.webhook.registration.configurations import USES
 from tests.e2e.accounts import NAMESPACE
 from tests.e2e.fake_kubevirt import RECORD
 from tests.e2e.installed import KINDS, REPAIR
@@ -71,7 +71,7 @@ FIRST = "/webhooks/0"
 WITHOUT_HOLDFAST: dict[str, list[Operation]] = {
     "no webhooks": [{"op": "add", "path": "/webhooks", "value": []}],
     "a condition": [
-        {"op": "test", "path": f"{FIRST}/matchConditions/0/name", "value": ASKS},
+        {"op": "test", "path": f"{FIRST}/matchConditions/0/name", "value": USES},
         {"op": "replace", "path": f"{FIRST}/matchConditions/0/expression", "value": "false"},
     ],
 }

@@ -72,7 +72,7 @@ def test_missing_certificate_is_a_warning_only_during_rotation(minutes: int, lev
 
 def run_doctor(api: FakeApi, namespace: str = OWN) -> list[Finding]:
     """Run all checks as a user whose namespace is `shop`."""
-    time = listing.Time()
+    time = listing.CommandClock()
     time.observe(sent=boot_time(), received=boot_time(), date=CREATED_MS / 1_000)
     return [*doctor.examine(api, "https://server", time, namespace, "shop")]
 

@@ -85,7 +85,7 @@ def test_invalid_format_is_a_usage_error(output: str, cluster: ServedApi) -> Non
     assert cluster.api.requests == []
 
 
-class Clock(listing.Time):
+class Clock(listing.CommandClock):
     def now_ms(self) -> int:
         return CREATED_MS
 

@@ -217,4 +217,4 @@ def test_drifting_clock_is_stable() -> None:
 def test_time_requires_a_date_header() -> None:
     problem = "^the API server's responses have no Date header; connect without a proxy$"
     with pytest.raises(UnreachableError, match=problem):
-        listing.Time().now_ms()
+        listing.CommandClock().now_ms()

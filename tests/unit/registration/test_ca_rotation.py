@@ -113,4 +113,4 @@ def test_replica_with_an_untrusted_certificate_is_ignored() -> None:
     world.edit(lambda configuration: configuration["webhooks"][0].update(matchConditions=[]))
     world.reconcile_times()
 
-    assert world.condition_names()[0] == ["asks-for-something"]
+    assert world.condition_names()[0] == ["uses-holdfast"]

@@ -75,7 +75,7 @@ def test_pod_webhook_is_called_on_creation(found: dict[str, Any]) -> None:
         ],
         "matchConditions": [
             {
-                "name": "asks-for-something",
+                "name": "uses-holdfast",
                 "expression": conditions.create_condition(make_profiles()),
             }
         ],
@@ -134,7 +134,7 @@ def test_webhooks_are_called_only_for_pods_and_vms_with_requests(found: dict[str
         "keys.pods.holdfast.dev": StrayKeys(profiles).match("object"),
     }
     for name, expression in expected.items():
-        condition = {"name": "asks-for-something", "expression": expression}
+        condition = {"name": "uses-holdfast", "expression": expression}
         assert webhooks(found)[name]["matchConditions"] == [condition]
     assert webhooks(found)["validate.pods.holdfast.dev"]["rules"][0]["operations"] == [
         "CREATE",

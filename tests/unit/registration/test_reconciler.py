@@ -90,7 +90,7 @@ def test_webhooks_stay_idle_until_cert_manager_injects_the_bundle() -> None:
     pair = authority.issue(ca, common_name="x", now=NOW, dns_names=names)
     world.served = authority.read(pair.certificate)
     world.reconcile_times()
-    assert world.condition_names()[0] == ["not-yet", "asks-for-something"]
+    assert world.condition_names()[0] == ["not-yet", "uses-holdfast"]
     assert world.bundles() == {b""}
     assert [path for path in world.api.objects if path.startswith(SECRETS)] == []
 
@@ -104,4 +104,4 @@ def test_webhooks_stay_idle_until_cert_manager_injects_the_bundle() -> None:
     assert len(world.condition_names()[0]) == 2
     world.edit(inject, VALIDATING)
     world.reconcile_times()
-    assert world.condition_names()[0] == ["asks-for-something"]
+    assert world.condition_names()[0] == ["uses-holdfast"]

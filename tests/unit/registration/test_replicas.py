@@ -101,9 +101,7 @@ def test_number_of_queried_endpoints_is_limited() -> None:
 
 def test_digest_is_read_from_the_health_port(tmp_path: Path, serve: Serve) -> None:
     server, certificate = replica(tmp_path, serve)
-    health = HealthServer(
-        "127.0.0.1", 0, ready=lambda: True, exposition=lambda: b"", conditions="def"
-    )
+    health = HealthServer("127.0.0.1", 0, ready=lambda: True, exposition=lambda: b"", digest="def")
     health.start()
     try:
         service = Service("system", health_port=health.port)

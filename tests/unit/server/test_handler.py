@@ -52,7 +52,7 @@ class World:
         self.handler = AdmissionHandler(
             self.pipeline,
             self.metrics,
-            conditions="abc",
+            digest="abc",
             now_ms=lambda: CREATED_MS,
             ready=lambda: self.ready,
         )
@@ -165,7 +165,7 @@ def test_injected_clock_is_used(world: World, milliseconds: int, patched: bool) 
 
 
 def test_system_clock_is_the_default() -> None:
-    handler = AdmissionHandler(World().pipeline, ServerMetrics(), conditions="")
+    handler = AdmissionHandler(World().pipeline, ServerMetrics(), digest="")
     content = body(make_pod({NOT_BEFORE: "2020-01-01T00:00:00Z"}))
     response = json.loads(handler.handle("/mutate", JSON, content).body)
 

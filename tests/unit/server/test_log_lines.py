@@ -75,7 +75,7 @@ ERROR = ValueError(HOSTILE)
 
 def handler_of(admission_pipeline: AdmissionPipeline) -> AdmissionHandler:
     return AdmissionHandler(
-        admission_pipeline, ServerMetrics(), conditions="", now_ms=lambda: CREATED_MS
+        admission_pipeline, ServerMetrics(), digest="", now_ms=lambda: CREATED_MS
     )
 
 
@@ -152,7 +152,7 @@ def broken_server() -> None:
     broken_handler: Any = Broken()
     AsyncHandler(broken_handler).page("GET", f"/{HOSTILE}")
     send(broken_handler, BODY, f"/{HOSTILE}")
-    send(Ending(pipeline_of(), ServerMetrics(), conditions=""), BODY, f"/{HOSTILE}")
+    send(Ending(pipeline_of(), ServerMetrics(), digest=""), BODY, f"/{HOSTILE}")
 
 
 def held_pods() -> None:
