@@ -71,7 +71,7 @@ _SELECTOR = (
 )
 _STICKY = """\
           env:
-            # sticky VMs need KubeVirt and permissions: the component manifests/kubevirt removes this
+            # sticky VMs need KubeVirt and more permissions: manifests/kubevirt removes this
             - {name: HOLDFAST_DISABLE_PLUGINS, value: sticky}
 """
 _ZONES = """\

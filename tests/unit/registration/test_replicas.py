@@ -108,14 +108,14 @@ def test_digest_is_read_from_the_health_port(tmp_path: Path, serve: Serve) -> No
         (result,) = ask_all(slices(server.port, {}), service)
     finally:
         health.stop()
-    assert (result.certificate, result.conditions) == (certificate, "def")
+    assert (result.certificate, result.digest) == (certificate, "def")
 
 
 def test_certificate_is_read_if_the_health_port_is_closed(tmp_path: Path, serve: Serve) -> None:
     server, certificate = replica(tmp_path, serve)
     service = Service("system", health_port=free_port())
     (result,) = ask_all(slices(server.port, {}), service)
-    assert (result.certificate, result.conditions) == (certificate, None)
+    assert (result.certificate, result.digest) == (certificate, None)
 
 
 @pytest.mark.parametrize(
