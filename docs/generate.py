@@ -209,10 +209,15 @@ def _default(field: msgspec.structs.FieldInfo) -> str:
 
 
 def commands() -> str:
-    """Return the help of `holdfast` and its commands; common options are described once."""
+    """Return the help of `holdfast` and its commands.
+
+    Common options are described once, unless there are two with the same flag.
+    """
     contexts = dict(_contexts("holdfast", _context(cli, "holdfast", None)))
     counts = Counter(record for context in contexts.values() for record in _options(context))
-    common = [record for record, count in counts.items() if count >= COMMON]
+    frequent = [record for record, count in counts.items() if count >= COMMON]
+    meanings = Counter(flag for flag, _ in frequent)
+    common = [record for record in frequent if meanings[record[0]] == 1]
     flags = option_rows(contexts["holdfast"], GLOBALS, global_flags=True)
     parts = [f"## Global options\n\n{_code(_definitions(flags))}"]
     parts.append(f"## Common options\n\n{_code(_definitions(common))}")

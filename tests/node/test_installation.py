@@ -163,14 +163,16 @@ def test_rights_on_vms_match_the_reference(
 def test_token_is_mounted_only_in_the_controller(
     component: str, mounts: int, installation: Installation
 ) -> None:
-    for manifest in installation.pods(component):
-        names = [volume["name"] for volume in manifest["spec"]["volumes"]]
-        assert len([name for name in names if name.startswith("kube-api-access")]) == mounts
+    volumes = [pod["spec"]["volumes"] for pod in installation.pods(component)]
+    tokens = [str(volumes).count("'name': 'kube-api-access") for volumes in volumes]
+    assert tokens == [mounts] * 2
 
 
 @pytest.mark.parametrize("component", ["webhook", "controller"])
 def test_no_process_runs_as_pid_1(component: str, installation: Installation) -> None:
-    for manifest in installation.pods(component):
+    pods = installation.pods(component)
+    assert len(pods) == 2
+    for manifest in pods:
         ids = [
             re.search(r"^NSpid:.*\t(\d+)$", (proc_path / "status").read_text(), re.M)
             for proc_path in processes(manifest)

@@ -125,6 +125,7 @@ def test_client_that_does_not_read_responses_is_closed(
     with raw as client:
         client.sendall((b"GET " + path + b" HTTP/1.1\r\nHost: x\r\n\r\n") * count)
         time.sleep(0.2)
+        assert server.open_connections() == 1
         wait_until("it is closed", lambda: server.open_connections() == 0)
 
 

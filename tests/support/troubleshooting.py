@@ -305,7 +305,7 @@ def _connected(user: Mapping[str, Any]) -> Callable[[], str]:
 
 def _missing_kubeconfig() -> str:
     try:
-        Cluster.connect(Path("nowhere"))
+        Cluster.connect(Path("missing.yaml"))
     except HoldfastError as exc:
         return str(exc)
     raise AssertionError("nothing was raised")
@@ -350,7 +350,9 @@ COMMANDS: Sequence[Mistake] = (
         "use --all",
         is_on_page=False,
     ),
-    Mistake("a kubeconfig that does not exist", _missing_kubeconfig, "nowhere", "--kubeconfig"),
+    Mistake(
+        "a kubeconfig that does not exist", _missing_kubeconfig, "missing.yaml", "--kubeconfig"
+    ),
     Mistake(
         "a credential plugin that is not installed",
         _plugin("no-such-login"),
@@ -539,10 +541,12 @@ INSTALLATION: Sequence[Mistake] = (
         "the certificate was not renewed",
         _found(
             lambda: next(
-                diagnosis.served("Service a/b", None, CREATED_MS, trusted=True),
+                diagnosis.served(
+                    "Service holdfast-system/holdfast-webhook", None, CREATED_MS, trusted=True
+                ),
             )
         ),
-        "certificate of Service a/b",
+        "certificate of Service holdfast-system/holdfast-webhook",
         "check its log",
     ),
     Mistake(

@@ -41,10 +41,11 @@ def test_jobs_run_the_same_targets_as_ci() -> None:
 @pytest.mark.parametrize("path", WORKFLOWS, ids=lambda path: path.stem)
 def test_make_targets_exist(path: Path) -> None:
     targets = set(re.findall(r"(?m)^([a-z-]+):.*##", (ROOT / "Makefile").read_text()))
-    matches = set(re.findall(r"run: .*make ([a-z-]+)|target: \[(.+)\]", path.read_text()))
+    matches = set(re.findall(r"\bmake ([a-z-]+)|target: \[(.+)\]", path.read_text()))
     named_targets = {
         name for groups in matches for text in groups for name in re.findall(r"[a-z-]+", text)
     }
+    assert named_targets
     assert named_targets <= targets
 
 

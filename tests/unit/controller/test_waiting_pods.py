@@ -204,4 +204,5 @@ def test_pod_with_many_gates_and_large_annotations_is_released() -> None:
     world.run(2)
 
     assert world.api.gates(KEY) == ["a.io/b"]
+    assert world.recorder.events
     assert all(len(event.note) <= events.NOTE_LENGTH for event in world.recorder.events)
