@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
+from controlplane.errors import ControlPlaneError
 from holdfast.webhook.errors import ClusterError
 from tests.e2e.namespace import Namespace
 from tests.faults.audit import PodKey
@@ -164,14 +165,14 @@ class Scenario:
     def eventually(self, condition: Callable[[], object], seconds: float = BOUND) -> float:
         """Wait until a condition is true, and return how many seconds that took.
 
-        Return twice `seconds` if it is not true in time. A ClusterError counts as not true.
+        Return twice `seconds` if it is not true in time. A failed request counts as not true.
         """
         began = time.monotonic()
         while time.monotonic() - began < seconds:
             try:
                 if condition():
                     return time.monotonic() - began
-            except ClusterError:
+            except (ClusterError, ControlPlaneError):
                 pass
             time.sleep(0.1)
         return 2 * seconds
