@@ -8,6 +8,8 @@ import pytest
 
 from holdfast.webhook.errors import StartError
 from holdfast.webhook.server import gunicorn_app
+from holdfast.webhook.server.settings import ServerSettings
+from holdfast.webhook.server.worker import FINISH
 from tests.server.conftest import Serve
 from tests.server.harness import PATIENCE, Pair, Server, everything_from, wait_until
 
@@ -81,6 +83,15 @@ def test_port_in_use_is_reported_on_one_line(start: Serve) -> None:
 def test_unavailable_address_error_names_the_option() -> None:
     with pytest.raises(StartError, match=r"no such address; choose another with --host"):
         gunicorn_app.listen("198.51.100.1", 0)
+
+
+def test_gunicorn_gets_safe_settings(pair: Pair) -> None:
+    settings = ServerSettings(certfile=pair.certfile, keyfile=pair.keyfile)
+    options = gunicorn_app._gunicorn_settings(settings, 3)
+    assert (options["control_socket_disable"], options["accesslog"]) == (True, None)
+    # otherwise SIGKILL overtakes the end of the worker
+    assert options["graceful_timeout"] >= settings.drain + FINISH + gunicorn_app.SHUTDOWN
+    assert settings.keepalive > 90  # after which Go's clients close idle connections
 
 
 def test_server_works_in_a_read_only_directory(serve: Serve) -> None:

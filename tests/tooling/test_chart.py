@@ -171,7 +171,12 @@ CONFIGURATIONS = [
                 },
             },
             "profiles": [
-                {"pluginConfig": [{"name": "sticky", "args": {"nodeAnnotation": "e.f/g"}}]},
+                {
+                    "pluginConfig": [
+                        {"name": "sticky", "args": {"nodeAnnotation": "e.f/g"}},
+                        {"name": "delay", "args": {"annotations": ["w"]}},
+                    ]
+                },
                 {
                     "schedulerName": "other",
                     "pluginConfig": [{"name": "delay", "args": {"annotations": ["a", "b.c/d"]}}],

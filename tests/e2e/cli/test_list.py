@@ -29,7 +29,8 @@ def test_list(ns: Namespace, cli: Cli) -> None:
     assert head.split() == ["NAME", "LEFT", "AGE", "OWNER", "HELD", "BY"]
     assert sorted(row.split()[0] for row in rows) == ["held-1", "held-2"]
     assert all("delay=1h" in row for row in rows)
-    (item,) = json.loads(cli.output("list", "-o", "json", "-l", "app=web"))["items"]
+    output = cli.output("list", "-o", "json", "-l", "app=web", "--request-timeout=1m")
+    (item,) = json.loads(output)["items"]
     name = item["metadata"]["name"]
     assert (name, item["heldBy"], item["gates"]) == ("held-1", "delay=1h", [GATE])
     assert 3_500 < item["secondsLeft"] <= 3_600

@@ -9,7 +9,7 @@ import pytest
 from holdfast.certs import authority
 from holdfast.webhook.cli import doctor, webhook_checks
 from holdfast.webhook.cli.controller_checks import ControllerChecks
-from holdfast.webhook.errors import ApiStatusError
+from holdfast.webhook.errors import ApiStatusError, UnreachableError
 from holdfast.webhook.kube import listing
 from holdfast.webhook.kube.api import boot_time
 from holdfast.webhook.model import approvals, kubevirt
@@ -19,7 +19,7 @@ from holdfast.webhook.policies.builder import InstallationNames
 from holdfast.webhook.registration import configurations
 from holdfast.webhook.report.doctor.diagnosis import Finding, Level
 from tests.support.builders import CREATED, CREATED_MS, held, make_profiles
-from tests.support.fakes import FakeApi, raising, status_error
+from tests.support.fakes import FakeApi, raising, status_error, unreachable
 
 OWN = "elsewhere"
 LEASES = "/apis/coordination.k8s.io/v1/namespaces/{}/leases/holdfast-controller"
@@ -75,6 +75,13 @@ def run_doctor(api: FakeApi, namespace: str = OWN) -> list[Finding]:
     time = listing.CommandClock()
     time.observe(sent=boot_time(), received=boot_time(), date=CREATED_MS / 1_000)
     return [*doctor.examine(api, "https://server", time, namespace, "shop")]
+
+
+def test_unreachable_cluster_is_an_error() -> None:
+    api = FakeApi()
+    api.before("GET", raising(unreachable()))
+    with pytest.raises(UnreachableError):
+        run_doctor(api)
 
 
 def put_list(api: FakeApi, path: str, *items: Any) -> None:
