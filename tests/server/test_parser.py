@@ -7,7 +7,13 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from holdfast.webhook.server.connection import FIELDS_LIMIT, LENGTH_DIGITS, UNPRODUCTIVE_LIMIT
+from holdfast.webhook.server.connection import (
+    FIELDS_LIMIT,
+    LENGTH_DIGITS,
+    PIPELINE_LIMIT,
+    UNPRODUCTIVE_LIMIT,
+    URL_LIMIT,
+)
 from tests.server.parsing import Worker, check, cut, read
 from tests.server.shapes import ENDLESS, HIDDEN, OURS, SHAPES, request
 
@@ -69,6 +75,9 @@ MAXIMUM_FIELDS = [b"X-%d:" % number for number in range(FIELDS_LIMIT - 3)]
 @example(USUAL, [])
 @example(USUAL, list(range(80)))
 @example(USUAL + HIDDEN, [])
+@example(USUAL * (PIPELINE_LIMIT + 1), [len(USUAL)])
+@example(b"HEAD * HTTP/1.1\r\n\r\n" + USUAL, [])
+@example(b"POST /" + b"x" * (URL_LIMIT - 1) + b" HTTP/1.1\r\n\r\n", [])
 @example(request(b"Transfer-Encoding: chunked", body=b"0\r\n" + b"X: y\r\n" * 61 + b"\r\n"), [])
 def test_requests_are_parsed_as_gunicorn_parses_them(whole: bytes, cuts: list[int]) -> None:
     check(cut(whole, cuts))
