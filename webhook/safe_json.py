@@ -32,7 +32,10 @@ T = TypeVar("T")
 
 
 def decode(decoder: msgspec.json.Decoder[T], body: bytes | msgspec.Raw) -> T:
-    """Decode a text, with null for parts nested too deeply. Raises msgspec.DecodeError."""
+    """Decode a text, with null for parts nested too deeply.
+
+    Raises msgspec.DecodeError or UnicodeDecodeError.
+    """
     try:
         return decoder.decode(body)
     except RecursionError:

@@ -239,7 +239,7 @@ def objects(content: bytes) -> None:
     try:
         msgspec.json.decode(content, type=msgspec.Raw)
     except (msgspec.DecodeError, RecursionError):
-        with suppress(msgspec.DecodeError):
+        with suppress(msgspec.DecodeError, UnicodeDecodeError):
             safe_json.decode(safe_json.ANY, content)
             safe_json.decode(safe_json.ANY, start + content + end)
         return

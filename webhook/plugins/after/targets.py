@@ -159,7 +159,7 @@ def _target(text: str, kinds: Mapping[str, WaitedKind]) -> WaitedTarget:
     if kind is None:
         allowed = ", ".join(dict.fromkeys(option.name for option in kinds.values())) or "none"
         full_name = _SHORT_NAMES.get(kind_name.lower(), kind_name.lower())
-        hint = f"did you mean {full_name}/{name_part}? Otherwise " if full_name in kinds else ""
+        hint = f"did you mean {full_name}? Otherwise " if full_name in kinds else ""
         raise InvalidValueError(
             f"annotation {AFTER}: pods cannot wait for the kind {messages.quote(kind_name)}: {hint}"
             f"use one of {allowed}, or ask an admin to allow it"
